@@ -1,0 +1,3 @@
+"""`nvrx-launch`: one agent per node. The agent never imports torch."""
+
+__all__: list[str] = []

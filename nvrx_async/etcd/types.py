@@ -1,0 +1,112 @@
+"""Values of the etcd room: keys as read, conditions and writes of a transaction, scopes to watch.
+
+Pure data without gRPC, so that machines can speak of transactions without doing them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+MAX_TXN_OPERATIONS = 128
+"""etcd's default `--max-txn-ops`: at most so many compares, and so many operations, in one transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValue:
+    """One key as etcd holds it. `lease` is 0 for a key that no lease removes."""
+
+    key: str
+    value: bytes
+    create_revision: int
+    mod_revision: int
+    version: int
+    lease: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """A key that is gone since `mod_revision`: deleted, or its lease ended."""
+
+    key: str
+    mod_revision: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Scope:
+    """What is read or watched: one key, or with `prefix` every key that begins with it."""
+
+    key: str
+    prefix: bool = False
+
+    def covers(self, key: str) -> bool:
+        """Whether `key` lies in this scope."""
+        return key.startswith(self.key) if self.prefix else key == self.key
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All keys of a scope as they stood together at `revision` (the store's revision, not the keys')."""
+
+    scope: Scope
+    items: tuple[KeyValue, ...]
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModifiedAt:
+    """Holds when the key was last written at `revision`; 0 means that it does not exist."""
+
+    key: str
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedAt:
+    """Holds when the key was created at `revision` and never deleted since; 0 means that it does not exist."""
+
+    key: str
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    """Holds when the key exists, whatever its value."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Writes the key. `lease` attaches it (0: permanent); a put without the lease detaches it from the old one."""
+
+    key: str
+    value: bytes
+    lease: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Deletes the scope's keys; deleting what is not there is no error."""
+
+    scope: Scope
+
+
+Compare: TypeAlias = ModifiedAt | CreatedAt | Exists
+Operation: TypeAlias = Put | Delete
+
+
+@dataclass(frozen=True, slots=True)
+class Txn:
+    """All of `then` in one step if all of `when` hold, else nothing. Limits: MAX_TXN_OPERATIONS each."""
+
+    when: tuple[Compare, ...]
+    then: tuple[Operation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TxnResult:
+    """`revision` is the store's revision after the transaction: the mod revision of all it wrote."""
+
+    succeeded: bool
+    revision: int

@@ -1,0 +1,119 @@
+"""Names of all keys of a job in etcd (`docs/design.md`, Keys). The only place that spells them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from nvrx_async.etcd.types import Scope
+from nvrx_async.job.errors import InvalidNameError
+
+ROOT = "/nvrx/v1"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def checked_name(what: str, name: str) -> str:
+    """Return `name` if it can be part of a key and of a file name.
+
+    Raises:
+        InvalidNameError: it holds a slash, starts with a dot, or is longer than 128 characters.
+    """
+    if not _NAME.fullmatch(name):
+        raise InvalidNameError(what, name)
+    return name
+
+
+def current(run_id: str) -> str:
+    """The key that names the job's attempt."""
+    return f"{ROOT}/{run_id}/current"
+
+
+def job_scope(run_id: str) -> Scope:
+    """Everything of a job, all its attempts."""
+    return Scope(f"{ROOT}/{run_id}/", prefix=True)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptKeys:
+    """Keys of one attempt."""
+
+    run_id: str
+    attempt: int
+
+    @property
+    def base(self) -> str:
+        """Prefix of all keys of the attempt, with its slash."""
+        return f"{ROOT}/{self.run_id}/{self.attempt}/"
+
+    @property
+    def job(self) -> str:
+        """Specification, equal for all agents."""
+        return f"{self.base}job"
+
+    @property
+    def outcome(self) -> str:
+        """Final verdict; whoever sees it stops."""
+        return f"{self.base}outcome"
+
+    @property
+    def round(self) -> str:
+        """The round: number, phase, seal token. Its mod revision guards every decision on it."""
+        return f"{self.base}round"
+
+    @property
+    def nodes(self) -> Scope:
+        """All registered agents."""
+        return Scope(f"{self.base}nodes/", prefix=True)
+
+    @property
+    def elections(self) -> Scope:
+        """All candidates; the one created first leads."""
+        return Scope(f"{self.base}election/", prefix=True)
+
+    def node(self, node_id: str) -> str:
+        """Registration of one agent, on its lease."""
+        return f"{self.nodes.key}{node_id}"
+
+    def election(self, lease: int, turn: int = 0) -> str:
+        """Candidacy of the agent with this lease; `turn` counts its resignations."""
+        return f"{self.elections.key}{lease:x}-{turn}"
+
+    def round_scope(self, number: int) -> Scope:
+        """Everything of one round."""
+        return Scope(f"{self.base}rounds/{number}/", prefix=True)
+
+    def joins(self, number: int) -> Scope:
+        """All agents ready for the round."""
+        return Scope(f"{self.base}rounds/{number}/join/", prefix=True)
+
+    def join(self, number: int, node_id: str) -> str:
+        """One agent is ready for the round, and no process of it lives in an earlier one."""
+        return f"{self.joins(number).key}{node_id}"
+
+    def world(self, number: int, token: str, shard: int) -> str:
+        """One shard of the world that was sealed under this token."""
+        return f"{self.worlds(number, token).key}{shard}"
+
+    def worlds(self, number: int, token: str) -> Scope:
+        """All shards of a sealed world."""
+        return Scope(f"{self.base}rounds/{number}/seal/{token}/world/", prefix=True)
+
+    def assignment(self, number: int, token: str, node_id: str) -> str:
+        """What one agent starts in the round."""
+        return f"{self.base}rounds/{number}/seal/{token}/assign/{node_id}"
+
+    def interrupt(self, number: int) -> str:
+        """Created once: the round is over."""
+        return f"{self.base}rounds/{number}/interrupt"
+
+    def fault(self, number: int, node_id: str) -> str:
+        """What one agent saw in the round, written when its ranks are gone."""
+        return f"{self.base}rounds/{number}/faults/{node_id}"
+
+    def done(self, number: int, node_id: str) -> str:
+        """All ranks of one agent finished well."""
+        return f"{self.base}rounds/{number}/done/{node_id}"
+
+    def end(self, number: int) -> str:
+        """Verdict on a round: root, next level, reason."""
+        return f"{self.base}rounds/{number}/end"
