@@ -1,0 +1,343 @@
+"""Records of a job as etcd holds them: frozen, versioned, readable by a person (`etcdctl get --prefix`).
+
+Times named `*_utc` are ISO 8601 in UTC; they are for people. No decision compares clocks of two machines.
+`extra` holds fields of newer versions, kept when a record is written back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class Phase(Enum):
+    """Where a round is."""
+
+    FORMING = "forming"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class Level(Enum):
+    """How deep the next try cuts, mildest first."""
+
+    IN_PROCESS = "in_process"
+    IN_JOB = "in_job"
+    REPLACE_NODE = "replace_node"
+    REQUEUE = "requeue"
+    STOP = "stop"
+
+
+class FaultKind(Enum):
+    """What a fault is, strongest evidence first: the order in which causes outrank each other."""
+
+    HARDWARE = "hardware"
+    EXCEPTION = "exception"
+    OUT_OF_MEMORY = "out_of_memory"
+    SIGNAL = "signal"
+    EXIT_CODE = "exit_code"
+    STORAGE = "storage"
+    START_FAILED = "start_failed"
+    KEEPER_LOST = "keeper_lost"
+    FENCED = "fenced"
+    NODE_LOST = "node_lost"
+    NODE_LEFT = "node_left"
+    COLLECTIVE_MISSED = "collective_missed"
+    TIMEOUT = "timeout"
+    EARLY_EXIT = "early_exit"
+    CONNECTION_LOST = "connection_lost"
+    STOPPED_BY_US = "stopped_by_us"
+
+    @property
+    def is_membership(self) -> bool:
+        """A node or its agent failed, not the training: not billed to `--max-restarts`."""
+        return self in _MEMBERSHIP
+
+
+_MEMBERSHIP = frozenset(
+    {FaultKind.KEEPER_LOST, FaultKind.FENCED, FaultKind.NODE_LOST, FaultKind.NODE_LEFT},
+)
+
+
+class EndedBy(Enum):
+    """Who ended a rank."""
+
+    ITSELF = "itself"
+    US = "us"
+    SOMEONE_ELSE = "someone_else"
+
+
+@dataclass(frozen=True, slots=True)
+class Current:
+    """Which attempt of the job is the living one."""
+
+    attempt: int
+    since_utc: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What all agents of a job must agree on."""
+
+    command: tuple[str, ...]
+    min_nodes: int
+    max_nodes: int
+    max_restarts: int
+    lease_ttl_s: int
+    kill_time_s: float
+    outage_limit_s: float
+    join_timeout_s: float
+    last_call_s: float
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Key `job`. `launch_id` names one launch by a scheduler, None when nothing tells."""
+
+    spec: JobSpec
+    launch_id: str | None
+    created_utc: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """Which process an agent is, so that a successor on the same host can prove it dead.
+
+    `start_ticks` is field 22 of `/proc/<pid>/stat`: clock ticks after boot.
+    """
+
+    boot_id: str
+    pid_namespace: str
+    pid: int
+    start_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Key `nodes/<node_id>`, on the agent's lease.
+
+    `incarnation` is new for each life (one lease) of an agent. `succeeds` names the incarnation on this
+    host that this agent proved dead, nothing it started living on. `order` is the wished place among
+    nodes (`--node-rank`, Slurm's node id), None when nobody said.
+    """
+
+    node_id: str
+    incarnation: str
+    host: str
+    address: str
+    slots: int
+    process: Process
+    registered_utc: str
+    succeeds: str | None = None
+    order: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What the attempt has spent, carried from round to round."""
+
+    restarts: int = 0
+    start_failures: int = 0
+    membership: int = 0
+    last_fingerprint: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Key `round`. `token` names the seal of a running round; `why` tells people why this round is."""
+
+    number: int
+    phase: Phase
+    opened_utc: str
+    token: str | None = None
+    previous_token: str | None = None
+    world_size: int = 0
+    nodes: int = 0
+    ledger: Ledger = Ledger()
+    why: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Key `rounds/<n>/join/<node_id>`: ready for n, and no process of this agent lives in a round before n."""
+
+    node_id: str
+    incarnation: str
+    address: str
+    master_port: int
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A member's place in a world. Ranks first_rank … first_rank + slots - 1 are its own."""
+
+    node_id: str
+    incarnation: str
+    host: str
+    group_rank: int
+    first_rank: int
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spare:
+    """An agent that waits, ready, without ranks."""
+
+    node_id: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorldShard:
+    """Key `rounds/<n>/seal/<token>/world/<shard>`: a slice of the world, at most SEATS_PER_SHARD seats."""
+
+    shard: int
+    shards: int
+    seats: tuple[Seat, ...]
+    spares: tuple[Spare, ...]
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+SEATS_PER_SHARD = 4000
+"""Keeps a shard below 1 MiB, etcd's value limit being 1.5 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Key `rounds/<n>/seal/<token>/assign/<node_id>`: all that this incarnation needs to start its ranks."""
+
+    round: int
+    seat: Seat
+    world_size: int
+    group_world_size: int
+    master_address: str
+    master_port: int
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PythonError:
+    """The last exception a rank wrote to its stderr. `line` is 0 when the traceback names none."""
+
+    type: str
+    message: str
+    file: str = ""
+    line: int = 0
+    function: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnd:
+    """How one rank of a round ended.
+
+    Exactly one of `exit_code` and `signal` is set, except for a rank that could not be started (neither).
+    `ready`: it had said hello or lived through the start-up grace. `ran_s`: seconds it lived.
+    """
+
+    rank: int
+    local_rank: int
+    pid: int
+    kind: FaultKind | None
+    by: EndedBy
+    exit_code: int | None = None
+    signal: int | None = None
+    ready: bool = False
+    ran_s: float = 0.0
+    ended_utc: str = ""
+    error: PythonError | None = None
+    last_lines: tuple[str, ...] = ()
+    log: str = ""
+    detail: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """Key `rounds/<n>/interrupt`: the round is over, and who said so on what evidence."""
+
+    by: str
+    kind: FaultKind
+    node_id: str
+    reason: str
+    at_utc: str
+    rank: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Key `rounds/<n>/faults/<node_id>`: what a member saw, once nothing of it runs in the round.
+
+    `unfit`: a process of the round survives SIGKILL; the node cannot join again.
+    """
+
+    node_id: str
+    incarnation: str
+    host: str
+    ends: tuple[RankEnd, ...]
+    kind: FaultKind | None = None
+    detail: str = ""
+    unfit: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Key `rounds/<n>/done/<node_id>`: all ranks of this agent exited with 0."""
+
+    node_id: str
+    incarnation: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """The fault chosen as cause of a round's end. `culprit` is False when nobody can be blamed.
+
+    `fingerprint` is equal for two occurrences of the same error at the same place, None when the error
+    may go away by itself.
+    """
+
+    kind: FaultKind
+    sentence: str
+    node_id: str | None = None
+    host: str | None = None
+    culprit: bool = True
+    end: RankEnd | None = None
+    fingerprint: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Key `rounds/<n>/end`: verdict on a round."""
+
+    number: int
+    root: Root
+    level: Level
+    reason: str
+    ended_utc: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Key `outcome`: the attempt's final verdict; all agents exit with `exit_code`."""
+
+    success: bool
+    exit_code: int
+    reason: str
+    round: int
+    decided_utc: str
+    launch_id: str | None = None
+    root: Root | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)

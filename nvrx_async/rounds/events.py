@@ -1,0 +1,157 @@
+"""What a machine is told. Events may come late and more than once; none carries an order to act.
+
+Times named `*_s` in this room are seconds of `CLOCK_BOOTTIME` on this host, never compared across hosts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from nvrx_async.etcd.types import Deleted, KeyValue, Listing, Txn
+from nvrx_async.job.records import RankEnd
+
+
+class Now(NamedTuple):
+    """The moment of a decision: `s` for deadlines, `utc` (ISO 8601) for what people read."""
+
+    s: float
+    utc: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A scope was read whole: it is known from now on, and every later change of it follows as Changed."""
+
+    listing: Listing
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A key in a known scope was written or is gone."""
+
+    change: KeyValue | Deleted
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """All transactions of a Commit took effect, each at the revision beside it."""
+
+    tag: str
+    txns: tuple[tuple[Txn, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A Commit did not take effect, or nobody knows. All scopes were listed anew before this event."""
+
+    tag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """The lease was renewed by a request sent at `sent_at_s`; ranks may run and start before `good_until_s`."""
+
+    sent_at_s: float
+    good_until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost:
+    """The lease of this life is gone; no renewal will come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elected:
+    """This agent leads while `key` stays as created at `create_revision`."""
+
+    key: str
+    create_revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deposed:
+    """This agent leads no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class PortReserved:
+    """A port for the store of rank 0 is held for this round."""
+
+    round: int
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperReady:
+    """A keeper waits for orders. `generation` grows with each keeper of this agent."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperLost:
+    """The keeper died. Its ranks die with it; RanksGone follows when the sweep found nothing alive."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnded:
+    """A rank exited by itself or was killed. Its evidence may still be incomplete; RanksGone has all of it."""
+
+    round: int
+    end: RankEnd
+
+
+@dataclass(frozen=True, slots=True)
+class RanksGone:
+    """No process of this round lives here any more, and all output was read to its end.
+
+    `unkillable` names local ranks of which a process outlived SIGKILL by 10 s (then "gone" is not true of them).
+    """
+
+    round: int
+    ends: tuple[RankEnd, ...]
+    unkillable: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """Whether the process behind a node's registration is dead, and nothing that it started lives."""
+
+    incarnation: str
+    dead: bool
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveRequested:
+    """A person or the scheduler asked this agent to stop (`signal` as number)."""
+
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A moment asked for by `Decision.wake_at_s` has come."""
+
+
+Event: TypeAlias = (
+    Listed
+    | Changed
+    | Committed
+    | Refused
+    | Renewed
+    | LeaseLost
+    | Elected
+    | Deposed
+    | PortReserved
+    | KeeperReady
+    | KeeperLost
+    | RankEnded
+    | RanksGone
+    | Proven
+    | LeaveRequested
+    | Tick
+)

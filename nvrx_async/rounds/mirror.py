@@ -1,0 +1,109 @@
+"""What one machine knows of etcd: the keys of its scopes, newest write of each, and its own commits at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+from nvrx_async.etcd.types import Delete, Deleted, KeyValue, Listing, Put, Scope, Txn
+from nvrx_async.job.codec import decode
+from nvrx_async.rounds.events import Changed, Committed, Event, Listed
+
+T = TypeVar("T")
+
+
+class Mirror:
+    """Keys of the open scopes. Order of arrival does not matter: for each key the newest revision wins."""
+
+    def __init__(self) -> None:
+        self._open: set[Scope] = set()
+        self._known: set[Scope] = set()
+        self._keys: dict[str, KeyValue] = {}
+        self._gone_at: dict[str, int] = {}
+
+    def open(self, scopes: frozenset[Scope]) -> None:
+        """Keep exactly these scopes; what lies in none of them is forgotten."""
+        if scopes == self._open:
+            return
+        self._open = set(scopes)
+        self._known &= scopes
+        for key in [key for key in self._keys if not self._covered(key)]:
+            del self._keys[key]
+        for key in [key for key in self._gone_at if not self._covered(key)]:
+            del self._gone_at[key]
+
+    def observe(self, event: Event) -> None:
+        """Note what an event says of etcd; other events are ignored."""
+        if isinstance(event, Listed):
+            self._list(event.listing)
+        elif isinstance(event, Changed):
+            self._change(event.change)
+        elif isinstance(event, Committed):
+            for txn, revision in event.txns:
+                self._own(txn, revision)
+
+    def knows(self, *scopes: Scope) -> bool:
+        """Whether all these scopes were listed since they were opened."""
+        return all(scope in self._known for scope in scopes)
+
+    def get(self, key: str) -> KeyValue | None:
+        """The key's newest known write, None if it does not exist."""
+        return self._keys.get(key)
+
+    def revision(self, key: str) -> int:
+        """The key's mod revision for a compare, 0 if it does not exist."""
+        held = self._keys.get(key)
+        return held.mod_revision if held else 0
+
+    def record(self, cls: type[T], key: str) -> T | None:
+        """The key's value as a record, None if it does not exist."""
+        held = self._keys.get(key)
+        return decode(cls, key, held.value) if held else None
+
+    def under(self, scope: Scope) -> Iterator[KeyValue]:
+        """All keys of a scope."""
+        return (held for key, held in self._keys.items() if scope.covers(key))
+
+    def records(self, cls: type[T], scope: Scope) -> dict[str, T]:
+        """All records of a scope, by the part of the key behind the scope's prefix."""
+        return {held.key[len(scope.key) :]: decode(cls, held.key, held.value) for held in self.under(scope)}
+
+    def _covered(self, key: str) -> bool:
+        return any(scope.covers(key) for scope in self._open)
+
+    def _list(self, listing: Listing) -> None:
+        if listing.scope not in self._open:
+            return
+        listed = {item.key for item in listing.items}
+        for key in [held.key for held in self.under(listing.scope)]:
+            if key not in listed:
+                self._change(Deleted(key, listing.revision))
+        for item in listing.items:
+            self._change(item)
+        self._known.add(listing.scope)
+
+    def _change(self, change: KeyValue | Deleted) -> None:
+        key, revision = change.key, change.mod_revision
+        held = self._keys.get(key)
+        newest = max(held.mod_revision if held else 0, self._gone_at.get(key, 0))
+        if not self._covered(key) or revision < newest:
+            return
+        if isinstance(change, Deleted):
+            self._keys.pop(key, None)
+            self._gone_at[key] = revision
+        elif revision > newest or held is None:
+            self._keys[key] = change
+            self._gone_at.pop(key, None)
+
+    def _own(self, txn: Txn, revision: int) -> None:
+        for operation in txn.then:
+            if isinstance(operation, Put):
+                held = self._keys.get(operation.key)
+                created = held.create_revision if held else revision
+                version = held.version + 1 if held else 1
+                self._change(
+                    KeyValue(operation.key, operation.value, created, revision, version, operation.lease)
+                )
+            elif isinstance(operation, Delete):
+                for key in [held.key for held in self.under(operation.scope)]:
+                    self._change(Deleted(key, revision))
