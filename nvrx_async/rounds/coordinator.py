@@ -122,12 +122,13 @@ class Coordinator:
 
     def observe(self, event: Event, now: Now) -> None:
         """Note an event."""
+        del now
         self._mirror.open(self.scopes())
         self._mirror.observe(event)
         match event:
             case Elected(key=key, create_revision=create_revision):
                 self._office = _Office(AttemptKeys.holding(key), key, create_revision)
-            case Deposed():
+            case Deposed(key=key) if self._office is not None and self._office.key == key:
                 self._office, self._in_flight = None, None
             case Committed(tag=tag, txns=txns) if tag == self._in_flight:
                 self._in_flight = None
@@ -139,18 +140,10 @@ class Coordinator:
             case _:
                 pass
         self._mirror.open(self.scopes())
-        self._note_missing(now)
 
-    def _note_missing(self, now: Now) -> None:
-        """Remember since when each member of the last world is not seen: only time the coordinator lived through."""
-        if self._office is None or not self._mirror.knows(*self.scopes()):
-            return
-        nodes = self._nodes(self._office.keys)
-        missing = {
-            (seat.node_id, seat.incarnation)
-            for seat in self._world(self._office.keys).seats
-            if not is_present(seat, nodes)
-        }
+    def _note_missing(self, now: Now, nodes: dict[str, Node], world: _World) -> None:
+        """Since when each member of the last world is not seen: only time that this coordinator lived through."""
+        missing = {(seat.node_id, seat.incarnation) for seat in world.seats if not is_present(seat, nodes)}
         self._missing_since_s = {who: self._missing_since_s.get(who, now.s) for who in missing}
 
     # What to do ---------------------------------------------------------------------------------------
@@ -177,6 +170,7 @@ class Coordinator:
         if now_round is None or now_round.phase is Phase.ENDED:
             return "the attempt has no round to lead"
         nodes, world = self._nodes(keys), self._world(keys)
+        self._note_missing(now, nodes, world)
         judge = self._judge(now, nodes, world, keys)
         if not judge.recorded and self._recorded_agent_lives(nodes, world):
             return self._resign(office)
@@ -319,7 +313,7 @@ class Coordinator:
         keys, number = office.keys, now_round.number
         reason = f"node {seat.node_id} is lost: its lease ended"
         key = keys.interrupt(number)
-        interrupt = Interrupt(self._me.incarnation, FaultKind.NODE_LOST, seat.node_id, reason, now.utc)
+        interrupt = Interrupt(self._me.node_id, FaultKind.NODE_LOST, seat.node_id, reason, now.utc)
         when = (CreatedAt(key, 0), self._at(keys.node(seat.node_id)))
         self._commit("interrupt", self._txn(office, Put(key, encode(interrupt)), when=when))
         return reason
@@ -357,10 +351,11 @@ class Coordinator:
         ]
         if silent:
             return f"round {number} is over; {', '.join(silent[:8])} still to report"
+        done = self._done(keys, number)
         missing = {
             seat.node_id: f"the lease of {seat.node_id} ended"
             for seat in world.seats
-            if seat.node_id not in reported
+            if seat.node_id not in reported and not _is_of(done.get(seat.node_id), seat)
         }
         faults = {node_id: reports[node_id] for node_id in reported}
         root = find_root(faults, missing, interrupt, world.seats)
