@@ -105,10 +105,11 @@ class Coordinator:
     def scopes(self) -> frozenset[Scope]:
         """All nodes, and the rounds that decisions are about: O(nodes), at one agent."""
         office = self._office
+        again = {Scope(self._resigned_to)} if self._resigned_to is not None else set()
         if office is None:
-            return frozenset()
+            return frozenset(again)
         keys = office.keys
-        wanted = {Scope(current(keys.run_id)), Scope(keys.outcome), Scope(keys.round), keys.nodes}
+        wanted = again | {Scope(current(keys.run_id)), Scope(keys.outcome), Scope(keys.round), keys.nodes}
         now_round = self._mirror.record(Round, keys.round)
         if now_round is not None:
             # The next round's scope is opened before it begins: members join it with their reports.
@@ -130,12 +131,7 @@ class Coordinator:
                 self._office = _Office(AttemptKeys.holding(key), key, create_revision)
             case Deposed(key=key) if self._office is not None and self._office.key == key:
                 self._office, self._in_flight = None, None
-            case Committed(tag=tag, txns=txns) if tag == self._in_flight:
-                self._in_flight = None
-                if tag == "resign" and self._resigned_to is not None:
-                    self._office = None
-                    self._effects.append(Campaign(self._resigned_to, txns[-1][1]))
-            case Refused(tag=tag) if tag == self._in_flight:
+            case Committed(tag=tag) | Refused(tag=tag) if tag == self._in_flight:
                 self._in_flight = None
             case _:
                 pass
@@ -150,9 +146,17 @@ class Coordinator:
 
     def decide(self, now: Now) -> Decision:
         """What to do; see `Machine`."""
-        effects, self._effects, self._wake_at_s = self._effects, [], None
+        self._effects, self._wake_at_s = [], None
+        self._campaign_again()
         reason = self._decide(now)
-        return Decision((*effects, *self._effects), self._wake_at_s, reason)
+        return Decision(tuple(self._effects), self._wake_at_s, reason)
+
+    def _campaign_again(self) -> None:
+        """After a resignation took effect, stand for election with the new candidacy."""
+        held = self._mirror.get(self._resigned_to) if self._resigned_to is not None else None
+        if held is not None:
+            self._office, self._resigned_to = None, None
+            self._effects.append(Campaign(held.key, held.create_revision))
 
     def _decide(self, now: Now) -> str:
         office = self._office
@@ -207,8 +211,10 @@ class Coordinator:
 
     def _resign(self, office: _Office) -> str:
         """Stand behind all other candidates: a recorded one leads, since it knows what it promised."""
-        self._turn += 1
-        self._resigned_to = office.keys.election(self._me.lease, self._turn)
+        if self._resigned_to is None:
+            self._turn += 1
+            self._resigned_to = office.keys.election(self._me.lease, self._turn)
+            return "about to resign: a recorded agent is there to lead"
         txn = Txn(
             when=(CreatedAt(office.key, office.create_revision),),
             then=(

@@ -48,7 +48,7 @@ from nvrx_async.rounds.effects import (
     StopRanks,
     Waiting,
 )
-from nvrx_async.rounds.entry import Adopt, Entrance, Evict, Open, Pause, Prove, Refuse, Register
+from nvrx_async.rounds.entry import Adopt, Entrance, Evict, Inside, Open, Pause, Prove, Refuse, Register
 from nvrx_async.rounds.events import (
     Committed,
     Event,
@@ -259,6 +259,9 @@ class Member:
                 self._entering = entry
                 self._commit("enter", entry.txn)
                 return f"entering attempt {entry.keys.attempt}"
+            case Inside(keys=keys, node=node, revision=revision):
+                self._registration = Registration(keys, node, revision)
+                return self._decide(now)
             case Prove(holder=holder):
                 if holder.incarnation not in self._asked_proof:
                     self._asked_proof.add(holder.incarnation)
@@ -376,7 +379,7 @@ class Member:
                 registered,
                 Put(key, encode(report)),
                 *([joining] if joining else []),
-                when=(self._at(keys.round), CreatedAt(key, 0), Exists(keys.interrupt(number))),
+                when=(self._at(keys.round), Exists(keys.interrupt(number))),
             ),
             number,
             joins=number + 1 if joining else -1,
@@ -451,6 +454,9 @@ class Member:
         if not self._mirror.knows(Scope(key)):
             return None
         held = self._mirror.get(key)
+        if held is None and self._leave is not None:
+            self._left = True
+            return None
         if held is None or held.create_revision != registered.revision:
             return f"the registration of {registered.node.node_id} is gone or another agent's"
         return None
