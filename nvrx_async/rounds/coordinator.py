@@ -31,8 +31,8 @@ from nvrx_async.job.records import (
     Fault,
     FaultKind,
     Interrupt,
-    Join,
     JobSpec,
+    Join,
     Level,
     Node,
     Outcome,
@@ -70,7 +70,8 @@ class _World:
     @property
     def recorded(self) -> dict[str, str]:
         """Incarnation of each agent that the world names, by node id."""
-        return {one.node_id: one.incarnation for one in (*self.seats, *self.spares)}
+        named: tuple[Seat | Spare, ...] = (*self.seats, *self.spares)
+        return {one.node_id: one.incarnation for one in named}
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,6 @@ from nvrx_async.rounds.events import (
     Listed,
     Now,
     PortReserved,
-    Proven,
     Refused,
     Tick,
 )
@@ -77,11 +76,11 @@ class Interpreter:
         async with self._send, self._receive, anyio.create_task_group() as tasks:
             tasks.start_soon(self._follow)
             wake_at_s = self._clock().s
-            while self._finish is None:
+            while (finish := self._finish) is None:
                 self._observe(await self._next_events(wake_at_s))
                 wake_at_s = self._decide(tasks)
             tasks.cancel_scope.cancel()
-        return self._finish
+        return finish
 
     async def _next_events(self, wake_at_s: float) -> list[tuple[Machine | None, Event]]:
         """All events that wait, at least one; a Tick when the moment to wake comes first."""

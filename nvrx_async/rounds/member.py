@@ -6,11 +6,9 @@ what became of them, and leaves. What other agents do is the coordinator's to ju
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from nvrx_async.etcd.types import CreatedAt, Delete, Exists, ModifiedAt, Operation, Put, Scope, Txn
 from nvrx_async.job.codec import encode
-from nvrx_async.job.keys import AttemptKeys, current
+from nvrx_async.job.keys import current
 from nvrx_async.job.records import (
     Assignment,
     Current,
@@ -21,7 +19,6 @@ from nvrx_async.job.records import (
     Interrupt,
     JobSpec,
     Join,
-    Node,
     Outcome,
     Phase,
     RankEnd,
@@ -310,7 +307,7 @@ class Member:
         if not ranks.gone:
             return "ranks are being stopped" if ranks.stopping else "ranks are running"
         if interrupt is None:
-            return self._done(ranks, now_round, registered)
+            return self._done(ranks, registered)
         return self._report(now, ranks, now_round, registered)
 
     def _fault_seen(self, ranks: OwnRanks) -> tuple[FaultKind, str, RankEnd | None] | None:
@@ -351,9 +348,9 @@ class Member:
         )
         return f"interrupting round {number}: {sentence}"
 
-    def _done(self, ranks: OwnRanks, now_round: Round, registered: Registration) -> str:
+    def _done(self, ranks: OwnRanks, registered: Registration) -> str:
         keys, node = registered.keys, registered.node
-        if self._done_round < now_round.number:
+        if self._done_round < ranks.round:
             put = Put(keys.done(ranks.round, node.node_id), encode(Done(node.node_id, node.incarnation)))
             self._commit("done", self._txn(registered, put, when=(self._at(keys.round),)), ranks.round)
         return "all ranks of this node finished; waiting for the others"

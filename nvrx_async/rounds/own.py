@@ -22,6 +22,7 @@ class OwnRanks:
 
     @property
     def round(self) -> int:
+        """The round they belong to."""
         return self.assignment.round
 
     @property
@@ -41,6 +42,8 @@ class OwnRanks:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
+    """The attempt this agent is in, as what, and since which revision of etcd."""
+
     keys: AttemptKeys
     node: Node
     revision: int
