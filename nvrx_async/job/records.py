@@ -156,6 +156,7 @@ class Round:
     number: int
     phase: Phase
     opened_utc: str
+    running_utc: str = ""
     token: str | None = None
     previous_token: str | None = None
     world_size: int = 0
