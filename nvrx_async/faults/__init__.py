@@ -1,4 +1,4 @@
-"""Faults: what ended a rank, read from its exit status and its stderr. Pure, standard library and records only."""
+"""Faults: what ended a rank, read from its exit status and its stderr. Pure; no torch, no I/O."""
 
 from nvrx_async.faults.classify import (
     Classified,

@@ -24,8 +24,8 @@ from nvrx_async.job.records import EndedBy, FaultKind, PythonError
 class EndFacts:
     """What is known of how a rank ended.
 
-    `oom_kill`: `oom_kill` in the `memory.events` of its cgroup rose while it ran. `kernel_lines`: lines of the
-    kernel log about this node's devices since the rank started, if anybody reads them.
+    `oom_kill`: `oom_kill` in the `memory.events` of its cgroup rose while it ran. `kernel_lines`: lines of
+    the kernel log about this node's devices since the rank started, if anybody reads them.
     """
 
     exit_code: int | None
@@ -43,16 +43,12 @@ class Classified(NamedTuple):
     detail: str
 
 
-# NVIDIA's Xid catalog: the numbers that stand for a device, link or driver in need of a reset or of repair.
-# 48 double-bit ECC, 62 and 109 micro-controller and context switch time-outs that a reset cures, 64 failed row
-# remap, 74 NVLink, 79 off the bus, 92 high rate of single-bit errors, 94 and 95 contained and uncontained ECC,
-# 110 security fault, 119 and 120 GSP (firmware) lost, 136 and 140 ECC again, 143 GPU did not initialize,
-# 144 to 150 NVLink 5, 151 key rotation, 154 a recovery action is needed.
-# Left out, since a program can cause them: 13 (graphics exception), 31 (MMU fault: a bad pointer), 43 and 45
-# (channel stopped, mostly by another error), 63 (a row was remapped: all is well), 68, 69.
-_HARDWARE_XIDS = frozenset(
-    {48, 62, 64, 74, 79, 92, 94, 95, 109, 110, 119, 120, 136, 140, 143, *range(144, 152), 154}
-)
+# NVIDIA's Xid catalog: numbers that stand for a device, link or firmware in need of a reset or of repair. 48
+# double-bit ECC, 62 micro-controller halted, 64 failed row remap, 74 NVLink, 79 off the bus, 94 and 95 contained
+# and uncontained ECC, 119 and 120 GSP firmware, 140 unrecovered ECC. Left out, since a program can cause them:
+# 13 (engine exception), 31 (MMU fault: a bad pointer), 43 and 45 (channel torn down, mostly for another
+# error); and 63 (a row was remapped: all is well).
+_HARDWARE_XIDS = frozenset({48, 62, 64, 74, 79, 94, 95, 119, 120, 140})
 _XID = re.compile(r"NVRM: Xid \([^)]*\): (?P<number>\d+)")
 
 # Left out on purpose: "device-side assert triggered", "an illegal memory access", "misaligned address" and
@@ -67,8 +63,8 @@ _HARDWARE = re.compile(
     re.IGNORECASE,
 )
 
-# gloo: transport/tcp/pair.cc, unbound_buffer.cc. c10d: socket.cpp, TCPStore.cpp, Utils.hpp. NCCL: ncclRemoteError
-# and the socket and InfiniBand transports, which older versions report as ncclInternalError.
+# gloo: transport/tcp/pair.cc, unbound_buffer.cc. c10d: socket.cpp, TCPStore.cpp, Utils.hpp. NCCL:
+# ncclRemoteError and the socket and InfiniBand transports, which older versions report as ncclInternalError.
 _CONNECTION = re.compile(
     r"Connection closed by (?:remote )?peer|Connection reset by peer|Connection refused|Broken pipe"
     r"|Connection was likely closed|Socket closed|No route to host|Network is unreachable"
@@ -92,15 +88,18 @@ _MISMATCH = re.compile(
 )
 _GLOO = re.compile(r"gloo/(?:transport|rendezvous)/\S+:\d+\]")
 
-# errno of Linux: EIO, ENOSPC, EROFS, ESTALE, EDQUOT.
-_STORAGE_ERRNO = re.compile(r"\[Errno (?:5|28|30|116|122)\]")
+# errno of Linux: EIO, ENOSPC, EROFS, ESTALE, EDQUOT; torch: caffe2/serialize/inline_container.cc when it writes.
 _STORAGE = re.compile(
-    r"No space left on device|Disk quota exceeded|Stale (?:NFS )?file handle|Input/output error"
+    r"\[Errno (?:5|28|30|116|122)\]|No space left on device|Disk quota exceeded|Stale (?:NFS )?file handle|Input/output error"
     r"|Read-only file system|PytorchStreamWriter failed|inline_container\.cc:\d+\] \. unexpected pos"
     r"|iostream error",
     re.IGNORECASE,
 )
 _OS_ERRORS = frozenset({"OSError", "IOError", "RuntimeError", "CheckpointException", "SafetensorError"})
+
+_DISTRIBUTED = re.compile(r"gloo|NCCL|c10d|TCPStore|socket", re.IGNORECASE)
+_DETAIL_CHARS = 300
+_SHELL_SIGNALS = range(129, 193)
 
 # Exceptions that a rank raises because it was told to stop, or because its helpers were.
 _STOPPING = re.compile(
@@ -121,14 +120,9 @@ def classify(facts: EndFacts, error: PythonError | None) -> Classified:
         facts: how it ended.
         error: the exception it ended by, as `rank_error` found it.
     """
-    if facts.exit_code == 0:
-        stopped = facts.by is EndedBy.US
-        return Classified(FaultKind.STOPPED_BY_US if stopped else None, "ended with exit code 0")
-    hardware = _hardware_line(facts)
-    if hardware:
-        return Classified(FaultKind.HARDWARE, hardware)
-    if facts.exit_code is None and facts.signal is None:
-        return Classified(FaultKind.START_FAILED, "could not be started")
+    evident = _evident(facts)
+    if evident:
+        return evident
     error = error or _crash_of_watchdog(facts)
     if facts.oom_kill and facts.by is not EndedBy.US and _killed(facts, error):
         return Classified(FaultKind.OUT_OF_MEMORY, "killed by the kernel: the memory limit was reached")
@@ -136,34 +130,32 @@ def classify(facts: EndFacts, error: PythonError | None) -> Classified:
         return classify_error(error)
     if facts.by is EndedBy.US:
         return Classified(FaultKind.STOPPED_BY_US, _ended(facts))
-    if facts.signal is not None:
-        return Classified(FaultKind.SIGNAL, _ended(facts))
-    return Classified(FaultKind.EXIT_CODE, _ended(facts))
+    return Classified(FaultKind.EXIT_CODE if facts.signal is None else FaultKind.SIGNAL, _ended(facts))
 
 
 def classify_error(error: PythonError) -> Classified:
     """Say what kind of fault an exception stands for, whatever the rank's exit status."""
     text = f"{error.type}: {error.message}" if error.message else error.type
-    short = text.split("\n", 1)[0][:300]
     name = error.type.rpartition(".")[2].rpartition(":")[2]
-    if _HARDWARE.search(text):
-        return Classified(FaultKind.HARDWARE, short)
-    if _MISMATCH.search(text):
-        return Classified(FaultKind.EXCEPTION, short)
     missed = missed_ranks(error)
+    distributed = name.startswith("Dist") or bool(_DISTRIBUTED.search(text))
+    checks = (
+        (FaultKind.HARDWARE, _HARDWARE.search(text)),
+        (FaultKind.EXCEPTION, _MISMATCH.search(text)),
+        (FaultKind.COLLECTIVE_MISSED, missed),
+        (FaultKind.STORAGE, name in _OS_ERRORS and _STORAGE.search(text)),
+        (FaultKind.CONNECTION_LOST, name in _CONNECTION_TYPES),
+        (FaultKind.CONNECTION_LOST, distributed and _CONNECTION.search(text)),
+        (FaultKind.TIMEOUT, distributed and _TIMEOUT.search(text)),
+        # What the store and gloo's transport say otherwise is the state of a connection in other words.
+        (FaultKind.CONNECTION_LOST, name == "DistStoreError" or _GLOO.search(text)),
+    )
+    kind = next((kind for kind, holds in checks if holds), FaultKind.EXCEPTION)
+    short = text.split("\n", 1)[0][:_DETAIL_CHARS]
     if missed:
-        who = ", ".join(str(rank) for rank in missed)
-        return Classified(FaultKind.COLLECTIVE_MISSED, f"waited for rank {who}: {short}")
-    if name in _OS_ERRORS and (_STORAGE_ERRNO.search(text) or _STORAGE.search(text)):
-        return Classified(FaultKind.STORAGE, short)
-    if name in _CONNECTION_TYPES or (_is_distributed(name, text) and _CONNECTION.search(text)):
-        return Classified(FaultKind.CONNECTION_LOST, _with_peer(error, short))
-    if _is_distributed(name, text) and _TIMEOUT.search(text):
-        return Classified(FaultKind.TIMEOUT, _with_peer(error, short))
-    if name in {"DistStoreError"} or _GLOO.search(text):
-        # What gloo and the store report otherwise is the state of a connection in words of another version.
-        return Classified(FaultKind.CONNECTION_LOST, _with_peer(error, short))
-    return Classified(FaultKind.EXCEPTION, short)
+        short = f"waited for rank {', '.join(str(rank) for rank in missed)}: {short}"
+    named = peer(error) if kind in (FaultKind.CONNECTION_LOST, FaultKind.TIMEOUT) else None
+    return Classified(kind, f"peer {named}: {short}" if named else short)
 
 
 def peer(error: PythonError) -> str | None:
@@ -189,13 +181,26 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def _evident(facts: EndFacts) -> Classified | None:
+    """What needs no look at the exception."""
+    if facts.exit_code == 0:
+        stopped = facts.by is EndedBy.US
+        return Classified(FaultKind.STOPPED_BY_US if stopped else None, "ended with exit code 0")
+    hardware = _hardware_line(facts)
+    if hardware:
+        return Classified(FaultKind.HARDWARE, hardware)
+    if facts.exit_code is None and facts.signal is None:
+        return Classified(FaultKind.START_FAILED, "could not be started")
+    return None
+
+
 def _hardware_line(facts: EndFacts) -> str | None:
     lines = (*facts.kernel_lines, *facts.stderr_tail.splitlines())
     for line in reversed(lines):
         xid = _XID.search(line)
         # A line with a number is judged by its number alone: some harmless Xids mention ECC.
         if (int(xid["number"]) in _HARDWARE_XIDS) if xid else _HARDWARE.search(line):
-            return line.strip()[:300]
+            return line.strip()[:_DETAIL_CHARS]
     return None
 
 
@@ -206,7 +211,7 @@ def _crash_of_watchdog(facts: EndFacts) -> PythonError | None:
     for line in reversed(facts.stderr_tail.splitlines()[-200:]):
         found = _TIMEOUT.search(line)
         if found and "NCCL" in line:
-            return PythonError("c10::DistBackendError", line[found.start() :].strip()[:300])
+            return PythonError("c10::DistBackendError", line[found.start() :].strip()[:_DETAIL_CHARS])
     return None
 
 
@@ -222,23 +227,11 @@ def _answers_stop(facts: EndFacts, error: PythonError) -> bool:
     return facts.exit_code is not None and bool(_STOPPING.search(error.type))
 
 
-def _is_distributed(name: str, text: str) -> bool:
-    return name.startswith("Dist") or bool(re.search(r"gloo|NCCL|c10d|TCPStore|socket", text, re.IGNORECASE))
-
-
-def _with_peer(error: PythonError, short: str) -> str:
-    named = peer(error)
-    return f"peer {named}: {short}" if named else short
-
-
 def _ended(facts: EndFacts) -> str:
     if facts.signal is not None:
         name = signal_name(facts.signal)
         return f"{name} (often: /dev/shm is full)" if facts.signal == signals.SIGBUS else name
     code = facts.exit_code or 0
     # Shells say so of a child that a signal ended.
-    return (
-        f"exit code {code} ({signal_name(code - 128)} in a shell)"
-        if 128 < code <= 192
-        else f"exit code {code}"
-    )
+    shell = f" ({signal_name(code - 128)} in a shell)" if code in _SHELL_SIGNALS else ""
+    return f"exit code {code}{shell}"

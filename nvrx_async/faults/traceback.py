@@ -138,7 +138,7 @@ def rank_error(stderr_tail: str, exit_code: int | None, signal: int | None) -> P
 
 
 def last_lines(stderr: str, n: int) -> tuple[str, ...]:
-    """Return the last `n` lines that are not empty, for display: no control sequences, each ≤ 300 characters."""
+    """Return the last `n` lines that are not empty, for display: no control sequences, ≤ 300 characters."""
     shown = [_shortened(line.text.rstrip(), _LINE_CHARS) for line in _lines(stderr) if line.text.strip()]
     return tuple(shown[-n:]) if n > 0 else ()
 
