@@ -21,8 +21,8 @@ class ReservedPort:
 def reserve_port() -> ReservedPort:
     """Reserve a free port on all addresses of this host, IPv6 and IPv4 where there is IPv6.
 
-    The socket is bound with SO_REUSEADDR and never listens. So another socket with SO_REUSEADDR, which torch's
-    TCPStore sets, may listen on the port meanwhile, while the kernel gives it to nobody who asks for any port.
+    The socket is bound with SO_REUSEADDR and never listens. So another socket with SO_REUSEADDR, as torch's
+    TCPStore has it, may listen on the port meanwhile, while the kernel gives it to nobody who asks for any.
 
     Raises:
         OSError: no port is free, or the machine has no network stack.

@@ -13,14 +13,17 @@ import contextlib
 import os
 import select
 import time
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nvrx_async.job.records import Node, Process
 from nvrx_launcher.keeper import processes
 from nvrx_launcher.keeper.linux import become_subreaper
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
 
 __all__ = [
     "KEEPER_MARK",
@@ -113,9 +116,9 @@ def prove_dead(node: Node, run_id: str, *, within_s: float = 10.0) -> Proof:
         return Proof(dead=False, evidence=f"its process (pid {was.pid}) lives on this host")
     swept = sweep(job_tag(run_id, node.node_id, node.incarnation), within_s=within_s)
     if swept.alive:
+        alive = ", ".join(swept.alive)
         return Proof(
-            dead=False,
-            evidence=f"its process (pid {was.pid}) is dead, but SIGKILL does not end {', '.join(swept.alive)}",
+            dead=False, evidence=f"its process (pid {was.pid}) is dead, but SIGKILL does not end {alive}"
         )
     left = f"; ended what it had left: {', '.join(swept.killed)}" if swept.killed else ""
     return Proof(
@@ -216,4 +219,4 @@ def _boot_id() -> str:
 
 
 def _pid_namespace() -> str:
-    return os.readlink("/proc/self/ns/pid")
+    return str(Path("/proc/self/ns/pid").readlink())

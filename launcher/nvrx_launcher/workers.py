@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import string
 import sys
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from nvrx_async.job.records import Assignment
 from nvrx_launcher.sweep import KEEPER_MARK, MARK, job_tag
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nvrx_async.job.records import Assignment
 
 SECRETS = frozenset({"NVRX_JOB_TOKEN", "ETCDCTL_USER", "ETCDCTL_PASSWORD", "ETCD_ROOT_PASSWORD"})
 """Variables of the agent that no rank gets; also all of ours that end in one of SECRET_ENDINGS."""
@@ -71,7 +74,7 @@ class RankCommand:
 
 @dataclass(frozen=True, slots=True)
 class LogPaths:
-    """Where output lies: `<log_dir>/<run_id>/attempt_<a>/round_<n>/rank_<r>/`, ranks by their global number."""
+    """Where output lies: `<log_dir>/<run_id>/attempt_<a>/round_<n>/rank_<r>/`, ranks by global number."""
 
     log_dir: Path
     run_id: str
@@ -135,7 +138,7 @@ def make_folders(commands: Iterable[RankCommand]) -> None:
     """Make the folders of log files.
 
     Raises:
-        OSError: a folder cannot be made. The ranks may be started anyway, their output is then counted as lost.
+        OSError: a folder cannot be made. Ranks may be started anyway, their output is then counted as lost.
     """
     for command in commands:
         Path(command.stdout_path).parent.mkdir(parents=True, exist_ok=True, mode=0o755)
@@ -192,9 +195,7 @@ def _job(number: int, launch: LaunchCommand, identity: Identity) -> dict[str, st
 
 
 def _argv(launch: LaunchCommand, base_env: Mapping[str, str], local_rank: int) -> tuple[str, ...]:
-    arguments = tuple(
-        string.Template(argument).safe_substitute(local_rank=local_rank) for argument in launch.arguments
-    )
+    arguments = tuple(argument.replace("${local_rank}", str(local_rank)) for argument in launch.arguments)
     if launch.kind is Program.EXECUTABLE:
         return (launch.program, *arguments)
     python = base_env.get("PYTHON_EXEC", sys.executable)

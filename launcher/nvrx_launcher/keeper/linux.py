@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import signal
 import time
@@ -53,6 +54,8 @@ class Timer:
 
     def arm(self, at_s: float | None) -> None:
         """Fire at `at_s` (at once if it has passed), or never."""
+        if at_s == math.inf:
+            at_s = None
         if at_s == self._armed_for_s:
             return
         self._armed_for_s = at_s
