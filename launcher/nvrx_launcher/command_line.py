@@ -7,13 +7,15 @@ Options end at the script, whose own arguments are left alone. Values: command l
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nvrx_launcher.errors import BadValueError, UsageError
 from nvrx_launcher.option import Given, Inert, Option, Refused, Source
 from nvrx_launcher.options import OPTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 HELP_NAMES: Final = frozenset({"help", "help_all", "version"})
 _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
@@ -22,9 +24,10 @@ _SHORT = 2
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """`program` is the script (or module, or program) and its arguments. `asked_for`: a name of HELP_NAMES, or empty.
+    """`program` is the script (or module, or program) and its arguments.
 
-    `notices` are the lines of options that were given and change nothing.
+    `asked_for`: a name of HELP_NAMES, or empty. `notices`: lines of options that were given and change
+    nothing.
     """
 
     given: Mapping[str, Given]
@@ -35,6 +38,12 @@ class CommandLine:
     def value(self, name: str) -> Any:
         """The value of an option, whoever gave it."""
         return self.given[name].value
+
+    def as_given(self, name: str) -> str:
+        """An option with its value as its giver wrote it, for messages."""
+        one = self.given[name]
+        joint = "=" if one.source is Source.ENVIRONMENT else " "
+        return f"{one.spelled}{joint}{one.text}" if one.text else one.spelled
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> CommandLine:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from nvrx_async.job.records import JobSpec
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nvrx_async.job.records import JobSpec
 
 KILL_TIME_S = 1.0
-"""Longest time from SIGKILL until a rank does nothing any more; what every fence waits for besides the lease."""
+"""Longest time from SIGKILL until a rank does nothing any more; every fence waits for it."""
 
 
 class EmbeddedEtcd(Enum):
@@ -34,7 +37,10 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True)
 class EtcdConfig:
-    """How etcd is reached. `endpoints` are `host:port` (IPv6 in brackets), none with PRIVATE. `tls` None: plain."""
+    """How etcd is reached.
+
+    `endpoints` are `host:port` (IPv6 in brackets), none with PRIVATE. `tls` None: without TLS.
+    """
 
     endpoints: tuple[str, ...]
     embedded: EmbeddedEtcd
@@ -68,7 +74,8 @@ class ProgramKind(Enum):
 class WorkersConfig:
     """The ranks' command and how they are treated.
 
-    `argv` is complete (interpreter included), `program` is the script, module or executable in it. `stop_timeout_s` lies between SIGTERM and SIGKILL. A rank that
+    `argv` is complete (interpreter included), `program` is the script, module or executable in it.
+    `stop_timeout_s` lies between SIGTERM and SIGKILL. A rank that
     lives for `startup_grace_s` counts as ready. `omp_num_threads` is what OMP_NUM_THREADS is set to, None
     where the variable is left alone.
     """

@@ -6,7 +6,7 @@ from nvrx_launcher.exit_codes import ExitCode
 
 
 class LauncherError(Exception):
-    """Base of this package's errors. `hint` is what to do next, often a command; `exit_code` is how to exit."""
+    """Base of this package's errors. `hint`: what to do next, often a command; `exit_code`: how to exit."""
 
     exit_code: int = ExitCode.NEVER_READY
 
@@ -33,7 +33,7 @@ class RequeueError(LauncherError):
 
 
 class BadValueError(ValueError):
-    """A text that cannot be the value of an option; whoever knows the option's name makes a UsageError of it."""
+    """A text that cannot be an option's value; whoever knows the option makes a UsageError of it."""
 
     def __init__(self, reason: str, hint: str = "") -> None:
         super().__init__(reason)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from nvrx_launcher.command_line import CommandLine, parse
 from nvrx_launcher.errors import UsageError
 from nvrx_launcher.exit_codes import ExitCode
 from nvrx_launcher.palette import Palette, palette_for
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _INTERRUPTED = 130
 
@@ -41,7 +44,7 @@ def _launch(line: CommandLine) -> int:
     for notice in config.notices:
         _tell(f"{palette.quiet('note:')} {notice}")
 
-    from nvrx_launcher.agent import run  # noqa: PLC0415 - brings anyio and gRPC, which usage errors do not need
+    from nvrx_launcher.agent import run  # type: ignore[import-not-found]  # noqa: PLC0415 - heavy
 
     code: int = run(config)
     return code
@@ -76,7 +79,7 @@ def _report(error: Exception) -> int:
     import traceback  # noqa: PLC0415 - only a bug pays for it
 
     traceback.print_exception(error)
-    _tell(f"{palette.error('internal error:')} this is a bug in nvrx-launch, please report it with the lines above")
+    _tell(f"{palette.error('internal error:')} a bug in nvrx-launch, please report it with the lines above")
     return ExitCode.INTERNAL
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nvrx_launcher.slots import Gpu, Inventory
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 
 def list_gpus() -> Inventory:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nvrx_launcher.values import switch, text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Source(IntEnum):
@@ -39,6 +41,7 @@ class Refused:
 
 
 Status: TypeAlias = Works | Inert | Refused
+WORKS = Works()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class Option:
     default: Any = None
     default_text: str = ""
     environment: tuple[str, ...] = ()
-    status: Status = Works()
+    status: Status = WORKS
     common: bool = False
 
     @property
@@ -99,14 +102,14 @@ def _variable(prefix: str, long: str) -> str:
 
 
 def torchrun(long: str, *short: str, environment: bool = True, **row: Any) -> Option:
-    """A row for an option that torchrun has, with its variable PET_…"""
+    """A row for an option that torchrun has, with its variable PET_<NAME>."""
     name = _variable("", long).lower()
     variables = (_variable("PET_", long),) if environment else ()
     return _row(name, both(long, *short), variables, row)
 
 
 def ours(long: str, **row: Any) -> Option:
-    """A row for an option that torchrun does not have, with its variable NVRX_…"""
+    """A row for an option that torchrun does not have, with its variable NVRX_<NAME>."""
     name = _variable("", long).lower()
     return _row(name, both(long), (_variable("NVRX_", long),), row)
 

@@ -1,4 +1,4 @@
-"""The table of options: the parser, `--help`, the reference page and the comparison with torchrun are made of it."""
+"""The table of options, of which the parser, `--help` and the reference page are made."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _MEETING = (
     torchrun(
         "--rdzv-endpoint",
         group=MEETING,
-        metavar="HOST:PORT[,…]",
+        metavar="HOST:PORT[,...]",
         parse=values.endpoints,
         default=(),
         default_text="a private etcd for a single node",
@@ -70,12 +70,12 @@ _MEETING = (
         metavar="NAME",
         parse=values.choice("etcd", "etcd-v2", "c10d", "static"),
         default="etcd",
-        doc="Nodes meet in etcd under every name; c10d, static and etcd-v2 are taken so that command lines stay as they are.",
+        doc="Taken for torchrun's sake: etcd, etcd-v2, c10d, static. Nodes meet in etcd by every name.",
     ),
     torchrun(
         "--rdzv-conf",
         group=MEETING,
-        metavar="K=V[,…]",
+        metavar="K=V[,...]",
         parse=values.pairs,
         default={},
         default_text="none",
@@ -106,8 +106,16 @@ _MEETING = (
 )
 
 _PROGRAM = (
-    torchrun("--module", "-m", group=PROGRAM, common=True, doc="The script is the name of a module, as in `python -m`."),
-    torchrun("--no-python", group=PROGRAM, common=True, doc="The script is a program of its own, started as it is."),
+    torchrun(
+        "--module",
+        "-m",
+        group=PROGRAM,
+        common=True,
+        doc="The script is the name of a module, as in `python -m`.",
+    ),
+    torchrun(
+        "--no-python", group=PROGRAM, common=True, doc="The script is a program of its own, started as it is."
+    ),
     torchrun("--role", group=PROGRAM, metavar="NAME", default="default", doc="The ranks' ROLE_NAME."),
 )
 
@@ -167,7 +175,14 @@ _OUTPUT = (
 )
 
 _NODE = (
-    ours("--node-id", group=NODE, metavar="NAME", default_text="the host name", common=True, doc="This node's name."),
+    ours(
+        "--node-id",
+        group=NODE,
+        metavar="NAME",
+        default_text="the host name",
+        common=True,
+        doc="This node's name.",
+    ),
     torchrun(
         "--node-rank",
         group=NODE,
@@ -197,11 +212,18 @@ _ETCD = (
     ours("--etcd-cacert", group=ETCD, metavar="FILE", doc="Authority that signed etcd's certificate (PEM)."),
     ours("--etcd-cert", group=ETCD, metavar="FILE", doc="Certificate shown to etcd (PEM)."),
     ours("--etcd-key", group=ETCD, metavar="FILE", doc="Key of that certificate (PEM)."),
-    ours("--etcd-user", group=ETCD, metavar="NAME", doc="User; the password comes from $NVRX_ETCD_PASSWORD or a file."),
+    ours(
+        "--etcd-user",
+        group=ETCD,
+        metavar="NAME",
+        doc="User; the password comes from $NVRX_ETCD_PASSWORD or a file.",
+    ),
     ours("--etcd-password-file", group=ETCD, metavar="FILE", doc="File whose first line is the password."),
 )
 
-_FILTERED = Inert("no filtered copy is written; the whole output of each rank is kept in --log-dir, search it there")
+_FILTERED = Inert(
+    "no filtered copy is written; the whole output of each rank is kept in --log-dir, search it there"
+)
 
 _TORCHRUN = (
     torchrun(
@@ -217,7 +239,9 @@ _TORCHRUN = (
         group=TORCHRUN,
         metavar="NAME",
         parse=values.choice("spawn", "fork", "forkserver"),
-        status=Inert("every rank is a program of its own; multiprocessing inside the script is left as it is"),
+        status=Inert(
+            "every rank is a program of its own; multiprocessing inside the script is left as it is"
+        ),
         doc="How ranks are created.",
     ),
     torchrun(

@@ -20,21 +20,23 @@ a test holds this page to it.
 
 A value comes from the command line, else from the environment variable (an empty one counts as unset), else
 it is the default. Options stand before the script. Every long option is also taken with underscores instead
-of hyphens. Every option of torchrun 2.13 is here: it works, or it has no effect and the launch says why, or it
-is refused with the way to go instead.
+of hyphens. Every option of torchrun 2.13 is here: it works, or it has no effect and the launch says why, or
+it is refused with the way to go instead.
 """
 
 
 def reference() -> str:
     """The page as Markdown."""
     parts = [_INTRODUCTION]
-    for group in GROUPS:
-        if group != HELP:
-            parts.append(f"## {group}\n\n" + "\n".join(_entry(one) for one in OPTIONS if one.group == group))
+    parts.extend(_group(group) for group in GROUPS if group != HELP)
     parts.append(_conf_keys())
     rows = "\n".join(f"| {code} | {meaning} |" for code, meaning in MEANINGS)
     parts.append(f"## Exit codes\n\n| code | meaning |\n|---|---|\n{rows}\n")
     return "\n".join(parts)
+
+
+def _group(group: str) -> str:
+    return f"## {group}\n\n" + "\n".join(_entry(one) for one in OPTIONS if one.group == group)
 
 
 def _entry(option: Option) -> str:

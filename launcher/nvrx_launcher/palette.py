@@ -1,9 +1,12 @@
-"""Colours for people: errors red, warnings yellow, success green, paths and hints cyan. Text reads the same without."""
+"""Colours: errors red, warnings yellow, success green, paths and hints cyan. Text reads the same without."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,14 @@ import importlib.machinery
 import os
 import shutil
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nvrx_launcher.config import LaunchConfig, ProgramKind, TlsConfig, WorkersConfig
 from nvrx_launcher.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def check(config: LaunchConfig) -> None:
@@ -84,7 +87,9 @@ def check_module(module: str, search: Sequence[str]) -> None:
     for part in parts:
         name = f"{name}.{part}" if name else part
         if path is None:
-            raise UsageError(f"-m {module}: {name.rpartition('.')[0]} is a module, not a package", _module_hint(module))
+            raise UsageError(
+                f"-m {module}: {name.rpartition('.')[0]} is a module, not a package", _module_hint(module)
+            )
         spec = _find(name, path)
         if spec is None:
             raise UsageError(f"-m {module}: there is no module {name}", _module_hint(module))
@@ -93,7 +98,9 @@ def check_module(module: str, search: Sequence[str]) -> None:
         except KeyError:
             return
     if path is not None and _find(f"{name}.__main__", path) is None:
-        raise UsageError(f"-m {module}: a package without __main__.py cannot be run", f"-m {module}.train, say")
+        raise UsageError(
+            f"-m {module}: a package without __main__.py cannot be run", f"-m {module}.train, say"
+        )
 
 
 def _find(name: str, path: Sequence[str]) -> importlib.machinery.ModuleSpec | None:
@@ -101,8 +108,7 @@ def _find(name: str, path: Sequence[str]) -> importlib.machinery.ModuleSpec | No
     if found is not None:
         return found
     for finder in sys.meta_path:  # editable installs, frozen and built-in modules
-        find_spec = getattr(finder, "find_spec", None)
-        found = find_spec(name, None if "." not in name else path) if find_spec else None
+        found = finder.find_spec(name, path if "." in name else None)
         if found is not None:
             return found
     return None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from nvrx_launcher.option import Inert, Refused, Status, Works
+from nvrx_launcher.option import WORKS, Inert, Refused, Status
 from nvrx_launcher.values import seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +18,7 @@ class ConfKey:
 
     name: str
     doc: str
-    status: Status = Works()
+    status: Status = WORKS
     option: str = ""
     parse: Callable[[str], Any] = str
 
@@ -35,7 +37,9 @@ CONF_KEYS: Final[tuple[ConfKey, ...]] = (
         option="last_call",
         parse=seconds(0),
     ),
-    ConfKey("close_timeout", "Time to close the rendezvous.", Inert("a job ends by one key in etcd, nobody waits")),
+    ConfKey(
+        "close_timeout", "Time to close the rendezvous.", Inert("a job ends by one key in etcd, nobody waits")
+    ),
     ConfKey("read_timeout", "Time-out of store operations.", _CLIENT),
     ConfKey("heartbeat_timeout", "Time-out of a heartbeat.", _BEATS),
     ConfKey("keep_alive_interval", "Interval of heartbeats.", _BEATS),
@@ -55,6 +59,10 @@ CONF_KEYS: Final[tuple[ConfKey, ...]] = (
     ConfKey("ssl_cert", "Client certificate.", Refused(_SECURE, "--etcd-cert FILE")),
     ConfKey("key", "Key of the client certificate.", Refused(_SECURE, "--etcd-key FILE")),
     ConfKey("ssl_cert_key", "Key of the client certificate.", Refused(_SECURE, "--etcd-key FILE")),
-    ConfKey("cacert", "Authority that signed the server's certificate.", Refused(_SECURE, "--etcd-cacert FILE")),
-    ConfKey("ca_cert", "Authority that signed the server's certificate.", Refused(_SECURE, "--etcd-cacert FILE")),
+    ConfKey(
+        "cacert", "Authority that signed the server's certificate.", Refused(_SECURE, "--etcd-cacert FILE")
+    ),
+    ConfKey(
+        "ca_cert", "Authority that signed the server's certificate.", Refused(_SECURE, "--etcd-cacert FILE")
+    ),
 )

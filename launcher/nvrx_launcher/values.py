@@ -6,10 +6,12 @@ Imports nothing heavy, since `--help` passes here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nvrx_launcher.errors import BadValueError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 DEFAULT_ETCD_PORT: Final = 2379
 MAX_PORT: Final = 65535
@@ -130,7 +132,9 @@ def endpoints(value: str) -> tuple[Endpoint, ...]:
     """One `host[:port]` or several with commas between; port 2379 when none is written."""
     found = tuple(_endpoint(part.strip()) for part in value.split(",") if part.strip())
     if len({endpoint.secure for endpoint in found}) > 1:
-        raise BadValueError("mixes http and https", "all members of one etcd cluster are reached the same way")
+        raise BadValueError(
+            "mixes http and https", "all members of one etcd cluster are reached the same way"
+        )
     return found
 
 
@@ -145,7 +149,9 @@ def _endpoint(part: str) -> Endpoint:
             raise BadValueError(f"{part} is not [address]:port")
         port = port[1:]
     elif rest.count(":") > 1:
-        raise BadValueError(f"{part} is an IPv6 address without brackets", f"write [{rest}]:{DEFAULT_ETCD_PORT}")
+        raise BadValueError(
+            f"{part} is an IPv6 address without brackets", f"write [{rest}]:{DEFAULT_ETCD_PORT}"
+        )
     else:
         host, _, port = rest.partition(":")
     if not host or any(sign in host for sign in "/@ \t?#"):
@@ -165,7 +171,9 @@ def pairs(value: str) -> dict[str, str]:
             continue
         key, separator, text_of_key = (piece.strip() for piece in part.partition("="))
         if not separator or not key or not text_of_key:
-            raise BadValueError(f"{part.strip()!r} is not key=value", "such as join_timeout=300,last_call_timeout=10")
+            raise BadValueError(
+                f"{part.strip()!r} is not key=value", "such as join_timeout=300,last_call_timeout=10"
+            )
         if key in found:
             raise BadValueError(f"{key} is given twice")
         found[key] = text_of_key
@@ -173,7 +181,7 @@ def pairs(value: str) -> dict[str, str]:
 
 
 def streams(value: str) -> str:
-    """torchrun's notation of streams: `3`, or local rank and stream such as `0:1,1:2`."""
+    """Torchrun's notation of streams: `3`, or local rank and stream such as `0:1,1:2`."""
     for part in value.split(","):
         rank, separator, stream = part.rpartition(":")
         if stream not in ("0", "1", "2", "3") or (separator and not rank.isdigit()):
