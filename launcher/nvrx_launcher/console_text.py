@@ -36,9 +36,7 @@ _NEXT: Final = {
 }
 
 
-def render(  # noqa: PLR0911 - one return for each notice
-    notice: Notice, story: Story, palette: Palette, now_s: float
-) -> list[str]:
+def render(notice: Notice, story: Story, palette: Palette, now_s: float) -> list[str]:
     """The lines for a notice. `story` is as told before it; `now_s` are seconds of CLOCK_BOOTTIME."""
     match notice:
         case Registered():

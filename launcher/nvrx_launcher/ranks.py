@@ -19,10 +19,11 @@ from nvrx_async.rounds.events import Event, KeeperLost, KeeperReady, Proof, Prov
 from nvrx_launcher import keeper_link as link
 from nvrx_launcher.cgroup import oom_kills
 from nvrx_launcher.clock import utc
+from nvrx_launcher.config import WorkersConfig
 from nvrx_launcher.output import Output
 from nvrx_launcher.ports import ReservedPort, reserve_port
 from nvrx_launcher.sweep import Verdict, prove_dead
-from nvrx_launcher.workers import LaunchCommand, LogPaths, RankCommand, make_folders, rank_command
+from nvrx_launcher.workers import RankCommand, RankJob, make_folders, rank_command
 
 TAIL_BYTES = 64 * 1024
 SHOWN_LINES = 5
@@ -45,27 +46,25 @@ class NodeRanks:
     def __init__(
         self,
         *,
-        launch: LaunchCommand,
-        job_tag: str,
-        paths: Callable[[], LogPaths],
+        workers: WorkersConfig,
+        tag: str,
         base_env: Mapping[str, str],
-        stop_timeout_s: float,
-        startup_grace_s: float,
+        cwd: str,
         output: Output,
         warn: Callable[[str], None],
     ) -> None:
-        self._launch = launch
-        self._job_tag = job_tag
-        self._paths = paths
+        self._workers = workers
+        self._tag = tag
         self._base_env = base_env
-        self._stop_timeout_s = stop_timeout_s
-        self._startup_grace_s = startup_grace_s
+        self._cwd = cwd
         self._output = output
         self._warn = warn
         self._tell: Callable[[Event], None] = _nobody_listens
+        self._job: RankJob | None = None
         self._keeper: link.Keeper | None = None
         self._round: _Round | None = None
         self._ports: dict[int, ReservedPort] = {}
+        self._good_until_s = 0.0
 
     # For the agent ------------------------------------------------------------------------------------
 
@@ -75,13 +74,15 @@ class NodeRanks:
         if self._keeper is not None:
             tell(KeeperReady(self._keeper.generation))
 
+    def enter(self, job: RankJob) -> None:
+        """Ranks belong to this attempt, and to this node's id in it, from now on."""
+        self._job = job
+
     def good_until(self, moment_s: float) -> None:
         """Ranks may live and start before this moment (CLOCK_BOOTTIME)."""
         self._good_until_s = moment_s
         if self._keeper is not None:
             self._keeper.good_until(moment_s)
-
-    _good_until_s = 0.0
 
     def signal(self, number: int) -> None:
         """Forward a signal to all ranks."""
@@ -99,7 +100,7 @@ class NodeRanks:
         try:
             while True:
                 generation += 1
-                async with link.Keeper.start(generation, self._job_tag) as keeper:
+                async with link.Keeper.start(generation, self._tag) as keeper:
                     self._keeper = keeper
                     keeper.good_until(self._good_until_s)
                     self._tell(KeeperReady(generation))
@@ -115,14 +116,17 @@ class NodeRanks:
 
     async def start(self, assignment: Assignment, generation: int) -> None:
         """Start the ranks of an assignment. Whatever keeps them from it comes back as RanksGone."""
+        job = self._job
+        if job is None:
+            raise RuntimeError("ranks are started before the agent has entered a job")
         commands = tuple(
             rank_command(
                 assignment,
                 local_rank,
-                launch=self._launch,
-                job_tag=self._job_tag,
-                paths=self._paths(),
+                workers=self._workers,
+                job=job,
                 base_env=self._base_env,
+                cwd=self._cwd,
             )
             for local_rank in range(assignment.seat.slots)
         )
@@ -140,7 +144,7 @@ class NodeRanks:
     def stop(self, number: int, *, grace: bool) -> None:
         """Stop the ranks of a round."""
         if self._keeper is not None:
-            self._keeper.stop(number, self._stop_timeout_s if grace else 0.0)
+            self._keeper.stop(number, self._workers.stop_timeout_s if grace else 0.0)
 
     async def reserve_port(self, number: int) -> int:
         """Hold a port for the round's store; those of rounds before the last one are given back."""
@@ -164,12 +168,16 @@ class NodeRanks:
                 await self._exited(event)
             case link.RoundGone(round=number, unkillable=unkillable, lost_bytes=lost_bytes):
                 if lost_bytes:
-                    self._warn(f"round {number}: {lost_bytes} bytes of output are lost, the log could not be written")
+                    self._warn(
+                        f"round {number}: {lost_bytes} bytes of output are lost, the log could not be written"
+                    )
                 await self._gone(unkillable)
             case link.Fenced():
                 if self._round is not None:
                     self._round.fenced = True
-                self._warn("the lease was not renewed in time: the keeper killed all ranks (etcd out of reach?)")
+                self._warn(
+                    "the lease was not renewed in time: the keeper killed all ranks (etcd out of reach?)"
+                )
             case link.StartRefused(code=code, reason=reason):
                 kind = FaultKind.FENCED if code == "fence" else FaultKind.START_FAILED
                 self._gone_unstarted(kind, reason)
@@ -230,7 +238,7 @@ class NodeRanks:
             event.by,
             exit_code=event.exit_code,
             signal=event.signal,
-            ready=event.ran_s >= self._startup_grace_s,
+            ready=event.ran_s >= self._workers.startup_grace_s,
             ran_s=round(event.ran_s, 3),
             ended_utc=ended_utc,
             log=log,

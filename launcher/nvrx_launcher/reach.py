@@ -14,6 +14,7 @@ from nvrx_async.etcd import (
     Credentials,
     EmbeddedServer,
     EtcdClient,
+    Tls,
     TlsError,
     UnavailableError,
     is_loopback,
@@ -53,6 +54,7 @@ async def reach(
         EtcdError: nothing answers, or the server does not start; the error names what was tried.
     """
     async with AsyncExitStack() as stack:
+        server: EmbeddedServer | None = None
         if config.embedded is EmbeddedEtcd.PRIVATE:
             server = await stack.enter_async_context(EmbeddedServer(log_file=log_file))
             client = await stack.enter_async_context(EtcdClient(ClientConfig((server.endpoint,))))
@@ -71,7 +73,7 @@ async def _find_or_start(
     log_file: Path,
     say: Callable[[str], None],
 ) -> tuple[EmbeddedServer | None, EtcdClient]:
-    settings = ClientConfig(config.endpoints, config.tls, credentials)
+    settings = _settings(config, credentials)
     try:
         return None, await _connected(stack, settings, FIRST_LOOK_S, optional=config.user is None)
     except TlsError:
@@ -127,12 +129,18 @@ async def _start(
 
 async def _answers(config: EtcdConfig, credentials: Credentials | None) -> bool:
     async with AsyncExitStack() as stack:
-        settings = ClientConfig(config.endpoints, config.tls, credentials)
+        settings = _settings(config, credentials)
         try:
             await _connected(stack, settings, FIRST_LOOK_S, optional=config.user is None)
         except UnavailableError:
             return False
     return True
+
+
+def _settings(config: EtcdConfig, credentials: Credentials | None) -> ClientConfig:
+    files = config.tls
+    tls = Tls(files.ca_file, files.cert_file, files.key_file) if files is not None else None
+    return ClientConfig(config.endpoints, tls, credentials)
 
 
 def _may_start(config: EtcdConfig) -> bool:

@@ -57,7 +57,7 @@ class Story:
     rounds: tuple[RoundTold, ...] = ()
     root: Root | None = None
 
-    def told(self, notice: Notice, now_s: float) -> Story:  # noqa: PLR0911 - one return for each notice
+    def told(self, notice: Notice, now_s: float) -> Story:
         """The story with one notice more."""
         match notice:
             case Registered():

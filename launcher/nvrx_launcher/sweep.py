@@ -32,7 +32,6 @@ __all__ = [
     "Swept",
     "Verdict",
     "become_subreaper",
-    "job_tag",
     "prove_dead",
     "sweep",
     "this_process",
@@ -66,25 +65,20 @@ class Swept:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Whether an agent and all that it started are dead; `evidence` says in a sentence why, or why not."""
+    """What can be said of an agent: DEAD only with all that it had started. `evidence` says in a sentence why."""
 
-    dead: bool
+    verdict: Verdict
     evidence: str
 
 
-def job_tag(run_id: str, node_id: str, incarnation: str) -> str:
-    """The value of MARK for one life of an agent."""
-    return f"{run_id}/{node_id}/{incarnation}"
-
-
-def this_process() -> Process:
-    """The record by which a successor on this host can tell whether this process still lives."""
+def this_process(tag: str) -> Process:
+    """The record by which a successor on this host can tell whether this process, and what it started, lives."""
     stat = processes.read_stat(os.getpid())
     if stat is None:
         raise ProcessLookupError(
             "/proc does not show this process: it must be mounted for this pid namespace"
         )
-    return Process(_boot_id(), _pid_namespace(), stat.pid, stat.start_ticks)
+    return Process(_boot_id(), _pid_namespace(), stat.pid, stat.start_ticks, tag)
 
 
 def verdict(process: Process) -> Verdict:
@@ -101,7 +95,7 @@ def verdict(process: Process) -> Verdict:
     return Verdict.ALIVE
 
 
-def prove_dead(node: Node, run_id: str, *, within_s: float = 10.0) -> Proof:
+def prove_dead(node: Node, *, within_s: float = 10.0) -> Proof:
     """Prove that the agent behind a registration is dead, ending what it left. Blocks up to `within_s`.
 
     Its keeper exits last and carries the mark too, so nothing marked alive means: no process of it is left.
@@ -109,22 +103,17 @@ def prove_dead(node: Node, run_id: str, *, within_s: float = 10.0) -> Proof:
     was = node.process
     found = verdict(was)
     if found is Verdict.UNKNOWN:
-        return Proof(
-            dead=False, evidence=f"pid {was.pid} was seen in another boot or pid namespace: nobody can tell"
-        )
+        return Proof(found, f"pid {was.pid} was seen in another boot or pid namespace: nobody can tell")
     if found is Verdict.ALIVE:
-        return Proof(dead=False, evidence=f"its process (pid {was.pid}) lives on this host")
-    swept = sweep(job_tag(run_id, node.node_id, node.incarnation), within_s=within_s)
+        return Proof(found, f"its process (pid {was.pid}) lives on this host")
+    swept = sweep(was.tag, within_s=within_s)
     if swept.alive:
         alive = ", ".join(swept.alive)
-        return Proof(
-            dead=False, evidence=f"its process (pid {was.pid}) is dead, but SIGKILL does not end {alive}"
-        )
+        evidence = f"its process (pid {was.pid}) is dead, but SIGKILL does not end {alive}"
+        return Proof(Verdict.UNKNOWN, evidence)
     left = f"; ended what it had left: {', '.join(swept.killed)}" if swept.killed else ""
-    return Proof(
-        dead=True,
-        evidence=f"its process (pid {was.pid}) is dead and nothing it started lives on this host{left}",
-    )
+    evidence = f"its process (pid {was.pid}) is dead and nothing it started lives on this host{left}"
+    return Proof(Verdict.DEAD, evidence)
 
 
 def sweep(tag: str, *, sessions: Collection[int] = (), within_s: float = 10.0) -> Swept:

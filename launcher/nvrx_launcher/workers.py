@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nvrx_launcher.sweep import KEEPER_MARK, MARK, job_tag
+from nvrx_launcher.config import WorkersConfig
+from nvrx_launcher.sweep import KEEPER_MARK, MARK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,42 +21,21 @@ SECRET_ENDINGS = ("_TOKEN", "_PASSWORD")
 _OUR_PREFIXES = ("NVRX_", "PET_")
 
 
-class Program(Enum):
-    """What the word behind the options is."""
-
-    SCRIPT = "script"
-    MODULE = "module"
-    EXECUTABLE = "executable"
-
-
 @dataclass(frozen=True, slots=True)
-class LaunchCommand:
-    """What each rank runs, as the person gave it.
-
-    `${local_rank}` in an argument becomes the rank's number on its node, as with torchrun.
-    """
-
-    program: str
-    arguments: tuple[str, ...]
-    cwd: str
-    kind: Program = Program.SCRIPT
-    role: str = "default"
-    max_restarts: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Whose ranks they are: one life of an agent in one attempt of a job."""
+class RankJob:
+    """Whose ranks they are. `folder` holds all logs of the job on this node; `tag` marks all its processes."""
 
     run_id: str
     attempt: int
     node_id: str
-    incarnation: str
+    max_restarts: int
+    folder: Path
+    tag: str
 
     @property
-    def job_tag(self) -> str:
-        """Environment mark of all processes of this life."""
-        return job_tag(self.run_id, self.node_id, self.incarnation)
+    def paths(self) -> LogPaths:
+        """Where output lies."""
+        return LogPaths(self.folder, self.attempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +52,14 @@ class RankCommand:
 
 @dataclass(frozen=True, slots=True)
 class LogPaths:
-    """Where output lies: `<log_dir>/<run_id>/attempt_<a>/round_<n>/rank_<r>/`, ranks by global number."""
+    """Where output lies: `<folder>/attempt_<a>/round_<n>/rank_<r>/`, ranks by their global number."""
 
-    log_dir: Path
-    run_id: str
+    folder: Path
     attempt: int
-
-    @property
-    def job(self) -> Path:
-        """Folder of the job, all its attempts."""
-        return self.log_dir / self.run_id
 
     def round(self, number: int) -> Path:
         """Folder of a round."""
-        return self.job / f"attempt_{self.attempt}" / f"round_{number}"
+        return self.folder / f"attempt_{self.attempt}" / f"round_{number}"
 
     def rank(self, number: int, rank: int) -> Path:
         """Folder of a rank in a round."""
@@ -110,27 +82,29 @@ def rank_command(
     assignment: Assignment,
     local_rank: int,
     *,
-    launch: LaunchCommand,
-    identity: Identity,
-    paths: LogPaths,
+    workers: WorkersConfig,
+    job: RankJob,
     base_env: Mapping[str, str],
+    cwd: str,
 ) -> RankCommand:
-    """Command of one rank of the assignment; `base_env` is the agent's own environment."""
-    rank = assignment.seat.first_rank + local_rank
-    env = {
-        **_inherited(base_env),
-        **_defaults(base_env, assignment.seat.slots),
-        **_place(assignment, rank, local_rank),
-        **_job(assignment.round, launch, identity),
-        "TORCHELASTIC_ERROR_FILE": str(paths.error_file(assignment.round, rank)),
-    }
+    """Command of one rank of the assignment; `base_env` is the agent's own environment.
+
+    `${local_rank}` in an argument becomes the rank's number on its node, as with torchrun.
+    """
+    rank, number, paths = assignment.seat.first_rank + local_rank, assignment.round, job.paths
     return RankCommand(
         local_rank=local_rank,
-        argv=_argv(launch, base_env, local_rank),
-        env=env,
-        cwd=launch.cwd,
-        stdout_path=str(paths.stdout(assignment.round, rank)),
-        stderr_path=str(paths.stderr(assignment.round, rank)),
+        argv=tuple(word.replace("${local_rank}", str(local_rank)) for word in workers.argv),
+        env={
+            **_inherited(base_env),
+            **_defaults(base_env, workers),
+            **_place(assignment, rank, local_rank),
+            **_of_job(number, workers, job),
+            "TORCHELASTIC_ERROR_FILE": str(paths.error_file(number, rank)),
+        },
+        cwd=cwd,
+        stdout_path=str(paths.stdout(number, rank)),
+        stderr_path=str(paths.stderr(number, rank)),
     )
 
 
@@ -153,11 +127,11 @@ def _inherited(base_env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in base_env.items() if not is_secret(name) and name != KEEPER_MARK}
 
 
-def _defaults(base_env: Mapping[str, str], slots: int) -> dict[str, str]:
+def _defaults(base_env: Mapping[str, str], workers: WorkersConfig) -> dict[str, str]:
     """What torchrun sets unless the person did, and output without a delay."""
     defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "PYTHONUNBUFFERED": "1"}
-    if slots > 1:
-        defaults["OMP_NUM_THREADS"] = "1"
+    if workers.omp_num_threads is not None:
+        defaults["OMP_NUM_THREADS"] = str(workers.omp_num_threads)
     return {name: value for name, value in defaults.items() if name not in base_env}
 
 
@@ -178,26 +152,17 @@ def _place(assignment: Assignment, rank: int, local_rank: int) -> dict[str, str]
     }
 
 
-def _job(number: int, launch: LaunchCommand, identity: Identity) -> dict[str, str]:
+def _of_job(number: int, workers: WorkersConfig, job: RankJob) -> dict[str, str]:
     return {
-        "ROLE_NAME": launch.role,
+        "ROLE_NAME": workers.role,
         "TORCHELASTIC_RESTART_COUNT": str(number),
-        "TORCHELASTIC_MAX_RESTARTS": str(launch.max_restarts),
-        "TORCHELASTIC_RUN_ID": identity.run_id,
+        "TORCHELASTIC_MAX_RESTARTS": str(job.max_restarts),
+        "TORCHELASTIC_RUN_ID": job.run_id,
         # The store of rank 0 is a new one each round, never the agent's.
         "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "NVRX_RUN_ID": identity.run_id,
-        "NVRX_ATTEMPT": str(identity.attempt),
+        "NVRX_RUN_ID": job.run_id,
+        "NVRX_ATTEMPT": str(job.attempt),
         "NVRX_ROUND": str(number),
-        "NVRX_NODE_ID": identity.node_id,
-        MARK: identity.job_tag,
+        "NVRX_NODE_ID": job.node_id,
+        MARK: job.tag,
     }
-
-
-def _argv(launch: LaunchCommand, base_env: Mapping[str, str], local_rank: int) -> tuple[str, ...]:
-    arguments = tuple(argument.replace("${local_rank}", str(local_rank)) for argument in launch.arguments)
-    if launch.kind is Program.EXECUTABLE:
-        return (launch.program, *arguments)
-    python = base_env.get("PYTHON_EXEC", sys.executable)
-    module = ("-m",) if launch.kind is Program.MODULE else ()
-    return (python, "-u", *module, launch.program, *arguments)

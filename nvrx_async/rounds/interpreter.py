@@ -76,11 +76,12 @@ class Interpreter:
         async with self._send, self._receive, anyio.create_task_group() as tasks:
             tasks.start_soon(self._follow)
             wake_at_s = self._clock().s
-            while (finish := self._finish) is None:
+            while self._finish is None:
                 self._observe(await self._next_events(wake_at_s))
                 wake_at_s = self._decide(tasks)
             tasks.cancel_scope.cancel()
-        return finish
+            return self._finish
+        raise AssertionError("cancelled scopes re-raise")
 
     async def _next_events(self, wake_at_s: float) -> list[tuple[Machine | None, Event]]:
         """All events that wait, at least one; a Tick when the moment to wake comes first."""
