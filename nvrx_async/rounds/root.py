@@ -155,8 +155,7 @@ def _accounted(fault: Fault, rank: int | None) -> bool:
 def _absent(victims: Sequence[_Seen], ends: Sequence[_Seen], seats: Sequence[Seat]) -> Iterator[_Candidate]:
     """Ranks that did not enter a collective, as those who waited for them name them."""
     excused = {seen.end.rank for seen in victims}
-    waiting = [seen for seen in ends if seen.end.kind is FaultKind.COLLECTIVE_MISSED]
-    excused |= {seen.end.rank for seen in waiting}
+    waiting = [seen for seen in victims if seen.end.kind is FaultKind.COLLECTIVE_MISSED]
     by_rank = {seen.end.rank: seen for seen in ends}
     for seen in waiting:
         named = missed_ranks(seen.end.error) if seen.end.error else ()

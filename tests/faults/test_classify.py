@@ -98,13 +98,15 @@ def test_kind(facts, error, kind):
         ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB.", K.EXCEPTION),
         (
             "torch.distributed.DistBackendError",
-            "NCCL error in: ProcessGroupNCCL.cpp:1, remote process exited or there was a network error, NCCL 2.2",
+            "NCCL error in: x.cpp:1, remote process exited or there was a network error, NCCL 2.2",
             K.CONNECTION_LOST,
         ),
         (
             "torch.distributed.DistBackendError",
-            "NCCL error in: NCCLUtils.cpp:77, internal error, NCCL version 2.27\nncclInternalError: Internal check"
-            " failed.\nLast error:\nNet : Connection closed by remote peer host-b<43236>",
+            (
+                "NCCL error in: NCCLUtils.cpp:77, internal error, NCCL version 2.27\nncclInternalError: Internal"
+                " check failed.\nLast error:\nNet : Connection closed by remote peer host-b<43236>"
+            ),
             K.CONNECTION_LOST,
         ),
         (
@@ -114,8 +116,10 @@ def test_kind(facts, error, kind):
         ),
         (
             "c10::DistBackendError",
-            "[PG 1 Rank 1] Process group watchdog thread terminated with exception: [Rank 1] Watchdog caught "
-            "collective operation timeout: WorkNCCL(SeqNum=7, Timeout(ms)=600000) ran for 600081 milliseconds",
+            (
+                "[PG 1 Rank 1] watchdog thread terminated with exception: [Rank 1] Watchdog caught "
+                "collective operation timeout: WorkNCCL(SeqNum=7, Timeout(ms)=600000) ran for 600081 milliseconds"
+            ),
             K.TIMEOUT,
         ),
         ("torch.distributed.DistStoreError", "wait timeout after 300000ms, keys: /worker/0", K.TIMEOUT),

@@ -65,8 +65,9 @@ def test_every_sample_has_a_case():
     assert {path.stem for path in SAMPLES.glob("*.stderr")} == {case[0] for case in CASES}
 
 
-@pytest.mark.parametrize(("name", "status", "kind_of_error", "line", "kind", "certain"), CASES)
-def test_sample(name, status, kind_of_error, line, kind, certain):
+@pytest.mark.parametrize("case", CASES, ids=[case[0] for case in CASES])
+def test_sample(case):
+    name, status, kind_of_error, line, kind, certain = case
     text = read(name)
     code, number = (status, None) if status >= 0 else (None, -status)
 

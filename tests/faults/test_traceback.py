@@ -182,26 +182,24 @@ GARBAGE = st.text(
     st.one_of(st.characters(codec="utf-8"), st.sampled_from('\n\r\t \x1b[]|+:"#0123456789/')), max_size=300
 )
 FRAGMENTS = st.sampled_from(
-    [
+    (
         "Traceback (most recent call last):\n",
         '  File "a.py", line 3, in f\n',
-        "  + Exception Group Traceback (most ",
-    ]
-    + [
-        "recent call last):\n",
-        "  | ",
+        "    x = 1\n",
         "ValueError: x\n",
+        "  + Exception Group Traceback (most recent call last):\n",
+        "  | ",
+        "    +---\n",
         "[rank3]: ",
         "Exception in thread T:\n",
-        "    x = 1\n",
-    ]
-    + [
         "Exception ignored in: y\n",
         "╭─ Traceback (most recent call last) ─╮\n",
         "│ a.py:3 in f │\n",
-        "    +---\n",
-    ]
-    + ["terminate called after throwing an instance of 'E'\n", "  what():  z\n", "\n", "\r"]
+        "terminate called after throwing an instance of 'E'\n",
+        "  what():  z\n",
+        "\n",
+        "\r",
+    )
 )
 SOUP = st.lists(st.one_of(FRAGMENTS, GARBAGE), max_size=30).map("".join)
 

@@ -19,7 +19,7 @@ LATE = PythonError("RuntimeError", "[gloo/x.cc:78] Timed out waiting 2000ms for 
 MISSED = PythonError("RuntimeError", "[Rank 0]: Rank 3 failed to pass monitoredBarrier in 2000 ms", "t.py", 9)
 
 
-def end(rank, error=None, code=None, number=None, by=EndedBy.ITSELF, at="2026-01-01T00:00:05Z", **more):
+def end(rank, error=None, *, code=None, number=None, by=EndedBy.ITSELF, at="2026-01-01T00:00:05Z", **more):
     """An end as the member writes it: classified from its facts."""
     if number is None and code is None and error is not None:
         code = 1
@@ -321,6 +321,12 @@ def test_without_any_evidence_there_is_still_a_sentence(said):
         assert root.sentence
         assert not root.culprit
         assert not said or root.sentence == "a person asked for it"
+
+
+def test_ranks_are_listed_in_their_order_however_reports_arrive():
+    faults = report(fault("b", stopped(3), stopped(2)), fault("a", stopped(0)))
+
+    assert find_root(faults, {}, None, SEATS).sentence.startswith("ranks 0, 2, 3 stopped by us")
 
 
 def test_waiting_for_each_other_blames_nobody():
