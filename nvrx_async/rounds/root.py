@@ -114,17 +114,16 @@ def _of_nodes(
     seats: Sequence[Seat],
 ) -> Iterator[_Candidate]:
     """Faults of nodes rather than ranks: lost, left, keeper gone, start failed."""
+    hosts = {seat.node_id: seat.host for seat in seats}
+    left = interrupt.node_id if interrupt and interrupt.kind is FaultKind.NODE_LEFT else None
     for fault in faults.values():
         told = {end.kind for end in fault.ends}
         if fault.kind and fault.kind not in _VICTIMS and fault.kind not in told:
             sentence = _of_node(fault.kind, fault.host, fault.detail)
             yield _Candidate(fault.kind, fault.node_id, fault.host, sentence)
     for node_id, reason in missing.items():
-        left = (
-            _says(interrupt, FaultKind.NODE_LEFT) and interrupt is not None and interrupt.node_id == node_id
-        )
-        kind = FaultKind.NODE_LEFT if left else FaultKind.NODE_LOST
-        host = _host(node_id, seats)
+        kind = FaultKind.NODE_LEFT if node_id == left else FaultKind.NODE_LOST
+        host = hosts.get(node_id, node_id)
         yield _Candidate(kind, node_id, host, _of_node(kind, host, reason))
 
 
@@ -177,8 +176,9 @@ def _left_early(ends: Sequence[_Seen], done: Collection[str], seats: Sequence[Se
         if seen.end.exit_code == 0 and seen.end.by is EndedBy.ITSELF:
             sentence = f"{seen.name} {_EARLY}"
             yield _Candidate(FaultKind.EARLY_EXIT, seen.node_id, seen.host, sentence, seen.end)
+    silent = set(done) - {seen.node_id for seen in ends}
     for seat in seats:
-        if seat.node_id in done and all(seen.node_id != seat.node_id for seen in ends):
+        if seat.node_id in silent:
             ranks = _ranks(list(range(seat.first_rank, seat.first_rank + seat.slots)))
             sentence = f"{ranks} on {seat.host} {_EARLY}"
             yield _Candidate(FaultKind.EARLY_EXIT, seat.node_id, seat.host, sentence, rank=seat.first_rank)

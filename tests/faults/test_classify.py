@@ -104,7 +104,7 @@ def test_kind(facts, error, kind):
         (
             "torch.distributed.DistBackendError",
             (
-                "NCCL error in: NCCLUtils.cpp:77, internal error, NCCL version 2.27\nncclInternalError: Internal"
+                "NCCL error in: x.cpp:77, internal error, NCCL version 2.27\nncclInternalError: Internal"
                 " check failed.\nLast error:\nNet : Connection closed by remote peer host-b<43236>"
             ),
             K.CONNECTION_LOST,
@@ -117,7 +117,7 @@ def test_kind(facts, error, kind):
         (
             "c10::DistBackendError",
             (
-                "[PG 1 Rank 1] watchdog thread terminated with exception: [Rank 1] Watchdog caught "
+                "[Rank 1] watchdog thread terminated with exception: [Rank 1] Watchdog caught "
                 "collective operation timeout: WorkNCCL(SeqNum=7, Timeout(ms)=600000) ran for 600081 milliseconds"
             ),
             K.TIMEOUT,
