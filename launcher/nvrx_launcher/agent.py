@@ -22,12 +22,13 @@ from nvrx_async.rounds.fencing import good_until
 from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.interpreter import Interpreter
 from nvrx_async.rounds.member import SIGNAL_BASE, Member
+from nvrx_async.rounds.mirror import Mirror
 from nvrx_launcher.clock import boottime_s, now
 from nvrx_launcher.config import LaunchConfig
 from nvrx_launcher.console import Console
 from nvrx_launcher.errors import RequeueError, UsageError
 from nvrx_launcher.exit_codes import ExitCode
-from nvrx_launcher.history import History
+from nvrx_launcher.history import DecisionLog, History
 from nvrx_launcher.output import Output
 from nvrx_launcher.palette import palette_for
 from nvrx_launcher.ranks import NodeRanks
@@ -76,6 +77,7 @@ class _Agent:
             before_line=output.break_line,
         )
         self._history = History(config.logs.folder / "history.jsonl")
+        self._decisions = DecisionLog(config.logs.folder / f"agent-{os.getpid()}.log")
         self._process = this_process(f"{config.run_id}/{secrets.token_hex(8)}")
         self._ranks = NodeRanks(
             workers=config.workers,
@@ -147,13 +149,15 @@ class _Agent:
         async with AsyncExitStack() as stack:
             await self._begin(stack, session)
             feed = await stack.enter_async_context(Feed(etcd.client))
-            me = self._identity(etcd, session.lease_id)
+            me, mirror = self._identity(etcd, session.lease_id), Mirror()
             interpreter = Interpreter(
-                (Member(me, spec), Coordinator(me, spec)),
+                (Member(me, spec, mirror), Coordinator(me, spec, mirror)),
+                mirror,
                 EtcdStore(etcd.client, feed),
                 self._ranks,
                 now,
                 self._notify,
+                self._explain,
             )
             self._interpreter = interpreter
             renewed(session.renewed_at_s)
@@ -254,6 +258,9 @@ class _Agent:
             )
         self._screen.do(lambda: self._console.show(notice))
         self._screen.do(lambda: self._history.add(notice))
+
+    def _explain(self, sentence: str) -> None:
+        self._screen.do(lambda: self._decisions.add(f"{now().utc} {sentence}"))
 
     def _say(self, text: str) -> None:
         self._screen.do(lambda: self._console.say(text))

@@ -12,8 +12,7 @@ class History:
     """Appends what ends a round, and the outcome. A disk that takes nothing costs the mirror, never the job."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self.problem = ""
+        self._file = _Appended(path)
 
     def add(self, notice: Notice) -> None:
         """Note a notice that tells of the whole job; others are passed over. Blocks on the disk."""
@@ -28,9 +27,35 @@ class History:
                 pass
 
     def _append(self, kind: bytes, value: bytes) -> None:
+        self._file.append(b'{"record":"' + kind + b'",' + value[1:] + b"\n")
+
+
+class DecisionLog:
+    """What this agent's machines decided and why, one sentence a line, told when it changes."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = _Appended(path)
+
+    def add(self, line: str) -> None:
+        """Append a line. Blocks on the disk."""
+        self._file.append(f"{line}\n".encode())
+
+
+class _Appended:
+    """A file that is appended to until its disk takes nothing any more."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._broken = False
+
+    def append(self, data: bytes) -> None:
+        if self._broken:
+            return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("ab") as file:
-                file.write(b'{"record":"' + kind + b'",' + value[1:] + b"\n")
-        except OSError as error:
-            self.problem = f"history is not mirrored to {self._path}: {error.strerror}"
+                file.write(data)
+        except OSError:
+            self._broken = (
+                True  # a helper's failure: the same disk takes no rank's output, which is warned of
+            )

@@ -23,6 +23,7 @@ from nvrx_async.etcd.types import (
     Compare,
     CreatedAt,
     Deleted,
+    Empty,
     Exists,
     KeyValue,
     Listing,
@@ -136,6 +137,12 @@ def _compare(condition: Compare) -> Any:
             return compare(result=compare.EQUAL, target=compare.CREATE, key=key, create_revision=revision)
         case Exists():
             return compare(result=compare.GREATER, target=compare.VERSION, key=key, version=0)
+        case Empty(scope=scope):
+            # Each key of a range must fulfil the condition, and a range without keys is judged as one absent key.
+            start, end = range_bounds(scope)
+            return compare(
+                result=compare.EQUAL, target=compare.CREATE, key=start, range_end=end, create_revision=0
+            )
 
 
 def _operation(operation: Operation) -> Any:

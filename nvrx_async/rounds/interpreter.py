@@ -11,12 +11,13 @@ import anyio
 from anyio.abc import TaskGroup
 
 from nvrx_async.etcd.errors import EtcdError
-from nvrx_async.etcd.types import Listing, Txn
+from nvrx_async.etcd.types import Listing, Scope, Txn
 from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.rounds.drivers import Ranks, Store
 from nvrx_async.rounds.effects import (
     Campaign,
     Commit,
+    Decision,
     Effect,
     Finish,
     Machine,
@@ -40,6 +41,7 @@ from nvrx_async.rounds.events import (
     Refused,
     Tick,
 )
+from nvrx_async.rounds.mirror import Mirror
 
 FIRST_BACKOFF_S = 0.02
 LAST_BACKOFF_S = 1.0
@@ -51,16 +53,21 @@ class Interpreter:
     def __init__(
         self,
         machines: Sequence[Machine],
+        mirror: Mirror,
         store: Store,
         ranks: Ranks,
         clock: Callable[[], Now],
         notify: Callable[[Notice], None],
+        explain: Callable[[str], None],
     ) -> None:
         self._machines = machines
+        self._mirror = mirror
         self._store = store
         self._ranks = ranks
         self._clock = clock
         self._notify = notify
+        self._explain = explain
+        self._reasons: dict[Machine, str] = {}
         self._send, self._receive = anyio.create_memory_object_stream[tuple[Machine | None, Event]](
             float("inf")
         )
@@ -75,6 +82,7 @@ class Interpreter:
         """Drive the machines to the end of this life. Tasks under way are cancelled then."""
         async with self._send, self._receive, anyio.create_task_group() as tasks:
             tasks.start_soon(self._follow)
+            self._open_scopes()
             wake_at_s = self._clock().s
             while self._finish is None:
                 self._observe(await self._next_events(wake_at_s))
@@ -95,19 +103,30 @@ class Interpreter:
     def _observe(self, events: Sequence[tuple[Machine | None, Event]]) -> None:
         now = self._clock()
         for addressee, event in events:
+            self._mirror.observe(event)
             for machine in self._machines:
                 if addressee is None or addressee is machine:
                     machine.observe(event, now)
+            self._open_scopes()
+
+    def _open_scopes(self) -> None:
+        """Know what the machines need to know now, and nothing else."""
+        scopes = frozenset[Scope]().union(*(machine.scopes() for machine in self._machines))
+        self._mirror.open(scopes)
+        self._store.follow(scopes)
 
     def _decide(self, tasks: TaskGroup) -> float:
         wake_at_s = float("inf")
         for machine in self._machines:
             decision = machine.decide(self._clock())
+            if decision.effects or decision.reason != self._reasons.get(machine):
+                self._reasons[machine] = decision.reason
+                self._explain(f"{type(machine).__name__.lower()}: {_spelled(decision)}")
             for effect in decision.effects:
                 self._execute(effect, machine, tasks)
             if decision.wake_at_s is not None:
                 wake_at_s = min(wake_at_s, decision.wake_at_s)
-        self._store.follow(frozenset().union(*(machine.scopes() for machine in self._machines)))
+        self._open_scopes()
         return wake_at_s
 
     def _execute(self, effect: Effect, machine: Machine, tasks: TaskGroup) -> None:
@@ -188,6 +207,12 @@ class Interpreter:
             self.tell(Elected(key, create_revision))
             await self._store.deposed(key, create_revision)
         self.tell(Deposed(key))
+
+
+def _spelled(decision: Decision) -> str:
+    """The sentence and what is done by it, for the agent's log."""
+    names = ", ".join(type(effect).__name__ for effect in decision.effects if not isinstance(effect, Notify))
+    return f"{decision.reason} [{names}]" if names else decision.reason
 
 
 def _pause_s(failures: int) -> float:
