@@ -89,7 +89,9 @@ def check_module(module: str, search: Sequence[str]) -> None:
     except KeyError:  # what the import system says of such a folder
         return
     if not runs:
-        raise UsageError(f"-m {module}: a package without __main__.py cannot be run", f"-m {module}.train, say")
+        raise UsageError(
+            f"-m {module}: a package without __main__.py cannot be run", f"-m {module}.train, say"
+        )
 
 
 def _contents(module: str, parts: Sequence[str], search: Sequence[str]) -> Sequence[str] | None:

@@ -37,9 +37,21 @@ def given(arguments: str, name: str, **environment: str):
         ("-t 0:1,1:2", "tee", "0:1,1:2"),
         ("--rdzv-endpoint node0", "rdzv_endpoint", (Endpoint("node0", 2379),)),
         ("--rdzv-endpoint node0:29400", "rdzv_endpoint", (Endpoint("node0", 29400),)),
-        ("--rdzv-endpoint [::1]:1,[fe80::2]", "rdzv_endpoint", (Endpoint("::1", 1), Endpoint("fe80::2", 2379))),
-        ("--rdzv-endpoint https://e0:1,https://e1:2", "rdzv_endpoint", (Endpoint("e0", 1, True), Endpoint("e1", 2, True))),
-        ("--rdzv-conf join_timeout=5,last_call_timeout=1", "rdzv_conf", {"join_timeout": "5", "last_call_timeout": "1"}),
+        (
+            "--rdzv-endpoint [::1]:1,[fe80::2]",
+            "rdzv_endpoint",
+            (Endpoint("::1", 1), Endpoint("fe80::2", 2379)),
+        ),
+        (
+            "--rdzv-endpoint https://e0:1,https://e1:2",
+            "rdzv_endpoint",
+            (Endpoint("e0", 1, True), Endpoint("e1", 2, True)),
+        ),
+        (
+            "--rdzv-conf join_timeout=5,last_call_timeout=1",
+            "rdzv_conf",
+            {"join_timeout": "5", "last_call_timeout": "1"},
+        ),
         ("--workers-stop-timeout 2.5", "workers_stop_timeout", 2.5),
         ("--shutdown_timeout 7", "workers_stop_timeout", 7.0),
         ("--lease-ttl 3", "lease_ttl", 3),
@@ -159,7 +171,9 @@ _SAMPLES = {
 }
 
 
-@pytest.mark.parametrize("option", [one for one in OPTIONS if isinstance(one.status, Inert)], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "option", [one for one in OPTIONS if isinstance(one.status, Inert)], ids=lambda one: one.name
+)
 def test_an_inert_option_says_its_line_in_every_spelling_and_from_the_environment(option):
     sample = _SAMPLES.get(option.name, "word")
     for spelling in option.spellings:
@@ -189,7 +203,13 @@ def test_a_refused_flag_that_is_switched_off_is_fine():
 
 @pytest.mark.parametrize(
     ("word", "name"),
-    [("-h", "help"), ("--help", "help"), ("--help-all", "help_all"), ("--help_all", "help_all"), ("--version", "version")],
+    [
+        ("-h", "help"),
+        ("--help", "help"),
+        ("--help-all", "help_all"),
+        ("--help_all", "help_all"),
+        ("--version", "version"),
+    ],
 )
 def test_help_needs_nothing_else(word, name):
     assert parse([word, "--nonsense"], {"PET_NNODES": "broken"}).asked_for == name

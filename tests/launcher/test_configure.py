@@ -15,7 +15,9 @@ from nvrx_launcher.errors import UsageError
 
 def config(arguments: str, script: str = "train.py --lr 1", **environment: str):
     line = parse([*arguments.split(), *script.split()], environment)
-    return configure(line, environment, {"gpu": 8, "cpu": 2, "auto": 4}.__getitem__, lambda path: f"from {path}")
+    return configure(
+        line, environment, {"gpu": 8, "cpu": 2, "auto": 4}.__getitem__, lambda path: f"from {path}"
+    )
 
 
 TWO = "--nnodes 2 --rdzv-endpoint node0:2379"
@@ -47,7 +49,11 @@ def test_every_single_node_job_has_a_name_of_its_own():
     [
         (f"{TWO} --rdzv-id a", ("node0:2379",), EmbeddedEtcd.AUTO),
         (f"{TWO} --rdzv-id a --etcd-embedded off", ("node0:2379",), EmbeddedEtcd.OFF),
-        ("--nnodes 1:2 --rdzv-id a --rdzv-endpoint a:1,b:2,[::1]:3", ("a:1", "b:2", "[::1]:3"), EmbeddedEtcd.AUTO),
+        (
+            "--nnodes 1:2 --rdzv-id a --rdzv-endpoint a:1,b:2,[::1]:3",
+            ("a:1", "b:2", "[::1]:3"),
+            EmbeddedEtcd.AUTO,
+        ),
         ("--rdzv-endpoint a:1", ("a:1",), EmbeddedEtcd.AUTO),
         ("--rdzv-endpoint localhost:0", (), EmbeddedEtcd.PRIVATE),
         ("--standalone", (), EmbeddedEtcd.PRIVATE),
@@ -90,7 +96,11 @@ def test_a_single_node_in_slurm_is_not_named_after_the_allocation():
         (f"{TWO} --rdzv-id none", "several nodes need a name for their job", "--rdzv-id NAME"),
         (f"{TWO} --rdzv-id a/b", "--rdzv-id 'a/b' cannot be used", "--rdzv-id my-run.1"),
         ("--node-id .x", "--node-id '.x' cannot be used", "--node-id"),
-        ("--standalone --nnodes 2", "--standalone is one node, but --nnodes 2 asks for 2", "leave --standalone out"),
+        (
+            "--standalone --nnodes 2",
+            "--standalone is one node, but --nnodes 2 asks for 2",
+            "leave --standalone out",
+        ),
         ("--nnodes 2 --rdzv-id a --rdzv-endpoint localhost:0", "port 0 means any port", "2379"),
         ("--nnodes 2 --rdzv-id a --master-addr h/x", "is not the name of a host", ""),
         ("-m --no-python", "-m is a module for Python, which --no-python rules out", "one of the two"),
@@ -123,7 +133,9 @@ def test_tls_and_credentials():
 
 
 def test_a_password_file_comes_before_the_variable():
-    found = config("--rdzv-endpoint a:1 --etcd-user u --etcd-password-file f", NVRX_ETCD_PASSWORD="secret").etcd
+    found = config(
+        "--rdzv-endpoint a:1 --etcd-user u --etcd-password-file f", NVRX_ETCD_PASSWORD="secret"
+    ).etcd
     assert found.password == "from f"
 
 
@@ -157,10 +169,18 @@ def test_timeouts_of_meeting(arguments, environment, join_s, last_call_s):
         ("--standalone --rdzv-endpoint a:1", {}, "--rdzv-endpoint a:1 is not used, because of --standalone"),
         ("--standalone --nnodes 1:2", {}, "--nnodes 1:2 is taken as one node"),
         ("--master-port 29501", {}, "--master-port 29501 is not used: a private etcd is used"),
-        (f"{TWO} --rdzv-id a --master-addr h", {}, "--master-addr h is not used: --rdzv-endpoint node0:2379 names etcd"),
+        (
+            f"{TWO} --rdzv-id a --master-addr h",
+            {},
+            "--master-addr h is not used: --rdzv-endpoint node0:2379 names etcd",
+        ),
         ("--nnodes 2 --rdzv-id a --master-addr h", {}, "nodes meet in etcd at h:2379, as --master-addr says"),
         ("--rdzv-conf use_libuv=0", {}, "--rdzv-conf use_libuv=0 changes nothing: "),
-        ("--rdzv-conf join_timeout=5 --join-timeout 9", {}, "join_timeout=5 is not used, because --join-timeout is given"),
+        (
+            "--rdzv-conf join_timeout=5 --join-timeout 9",
+            {},
+            "join_timeout=5 is not used, because --join-timeout is given",
+        ),
         ("--rdzv-conf timeout=5,join_timeout=7", {}, "timeout=5 is not used, because join_timeout is given"),
         ("--nproc-per-node 2", {}, "OMP_NUM_THREADS is set to 1"),
         ("--tee 3", {}, "--tee changes nothing"),

@@ -12,9 +12,12 @@ from types import ModuleType
 
 import pytest
 
-from nvrx_launcher.config import LaunchConfig
 from nvrx_launcher.errors import NotReadyError, RequeueError
 from nvrx_launcher.launch_cli import main
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nvrx_launcher.config import LaunchConfig
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "grpc", "anyio", "aetcd", "asyncio", "orjson", "pynvml", "opentelemetry", "nvrx_async"}
@@ -22,7 +25,9 @@ HEAVY = {"torch", "grpc", "anyio", "aetcd", "asyncio", "orjson", "pynvml", "open
 
 def launch(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(str(ROOT / part) for part in ("", "launcher", "telemetry"))
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "NVRX_", "SLURM_"))}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PET_", "NVRX_", "SLURM_"))
+    }
     return subprocess.run(
         [sys.executable, *arguments],
         env={**kept, "PYTHONPATH": path, **environment},
@@ -130,9 +135,17 @@ def test_a_missing_script_starts_nothing(agent, capsys):
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
-        (NotReadyError("etcd at a:1 does not answer", "start it"), 3, "error: etcd at a:1 does not answer\n\nhint: start it\n"),
+        (
+            NotReadyError("etcd at a:1 does not answer", "start it"),
+            3,
+            "error: etcd at a:1 does not answer\n\nhint: start it\n",
+        ),
         (RequeueError("etcd is gone"), 75, "error: etcd is gone\n"),
-        (ExceptionGroup("tasks", [NotReadyError("no etcd"), NotReadyError("no etcd either")]), 3, "error: no etcd\n"),
+        (
+            ExceptionGroup("tasks", [NotReadyError("no etcd"), NotReadyError("no etcd either")]),
+            3,
+            "error: no etcd\n",
+        ),
     ],
 )
 def test_errors_that_know_what_to_do_are_printed_so(agent, capsys, error, code, message):
@@ -150,7 +163,9 @@ def test_an_error_of_another_room_counts_by_its_hint(agent, capsys):
     assert capsys.readouterr().err == "error: etcd refused us\n\nhint: check the certificate\n"
 
 
-@pytest.mark.parametrize("error", [KeyError("x"), ExceptionGroup("tasks", [NotReadyError("a"), KeyError("x")])])
+@pytest.mark.parametrize(
+    "error", [KeyError("x"), ExceptionGroup("tasks", [NotReadyError("a"), KeyError("x")])]
+)
 def test_a_bug_is_shown_whole(agent, capsys, error):
     agent.answer = error
     assert main(["train.py"]) == 101

@@ -55,7 +55,9 @@ OTHER_DEFAULTS = {
 
 @pytest.fixture(scope="module")
 def torchrun():
-    done = subprocess.run([sys.executable, "-c", TORCHRUN], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", TORCHRUN], capture_output=True, text=True, timeout=60, check=True
+    )
     return json.loads(done.stdout)
 
 
@@ -142,12 +144,16 @@ def test_all_help_shows_every_option_once():
     text = help_text(everything=True)
     for option in OPTIONS:
         assert len(re.findall(rf"^  (?:-\w, )?{option.shown}\b(?!-)", text, re.MULTILINE)) == 1
-        assert not isinstance(option.status, Inert) or " ".join(option.status.line.split()) in " ".join(text.split())
+        assert not isinstance(option.status, Inert) or " ".join(option.status.line.split()) in " ".join(
+            text.split()
+        )
 
 
 def test_the_reference_page_is_current():
     page = ROOT / "docs" / "reference" / "options.md"
-    assert page.read_text() == reference(), "run: python -m nvrx_launcher.options_doc > docs/reference/options.md"
+    assert page.read_text() == reference(), (
+        "run: python -m nvrx_launcher.options_doc > docs/reference/options.md"
+    )
 
 
 def test_the_reference_page_names_everything():

@@ -78,7 +78,11 @@ def test_what_is_fine(folder, arguments):
         ("--no-python ./not-executable", "may not be executed", "chmod +x"),
         ("--no-python no-such-program", "there is no program no-such-program", "PATH"),
         ("--rdzv-endpoint a:1 --etcd-cacert gone train.py", "--etcd-cacert gone: No such file", "ls -l"),
-        ("--rdzv-endpoint a:1 --etcd-cacert train.py train.py", "--etcd-cacert train.py: not a PEM file", "BEGIN"),
+        (
+            "--rdzv-endpoint a:1 --etcd-cacert train.py train.py",
+            "--etcd-cacert train.py: not a PEM file",
+            "BEGIN",
+        ),
         ("--rdzv-endpoint a:1 --etcd-cacert app train.py", "--etcd-cacert app: Is a directory", ""),
         ("--log-dir train.py train.py", "train.py is a file, logs need a folder", "--log-dir"),
         ("--log-dir train.py/sub train.py", "is a file, logs need a folder", "--log-dir"),
