@@ -45,7 +45,7 @@ def given(arguments: str, name: str, **environment: str):
         (
             "--rdzv-endpoint https://e0:1,https://e1:2",
             "rdzv_endpoint",
-            (Endpoint("e0", 1, True), Endpoint("e1", 2, True)),
+            (Endpoint("e0", 1, secure=True), Endpoint("e1", 2, secure=True)),
         ),
         (
             "--rdzv-conf join_timeout=5,last_call_timeout=1",

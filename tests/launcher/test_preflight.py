@@ -96,7 +96,7 @@ def test_what_is_not(folder, arguments, message, hint):
 
 
 def test_a_folder_that_may_not_be_written(folder, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, mode: path != folder)  # root may write anywhere
+    monkeypatch.setattr(os, "access", lambda path, _mode: path != folder)  # root may write anywhere
     with pytest.raises(UsageError, match=f"nothing can be written in {folder}"):
         preflight.check_log_folder(folder / "nvrx-logs" / "run")
 
