@@ -78,8 +78,7 @@ def _rounds(rounds: Sequence[RoundTold]) -> list[str]:
 
 
 def _round(one: RoundTold) -> str:
-    size = f"{count(one.world_size, 'rank')} on {count(one.nodes, 'node')}"
-    head = f"{one.number:<3} {size}, {duration(_length_s(one))}: "
+    head = f"{one.number:<3} {duration(_length_s(one)):<12} {count(one.world_size, 'rank')}: "
     return head + shortened(clean(one.why), max(_WIDTH - len(head), _LEAST_WIDTH))
 
 

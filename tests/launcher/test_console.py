@@ -115,8 +115,8 @@ def test_one_job_with_a_restart_from_start_to_end(tmp_path):
             restart 1 of 3
 
         nvrx 12:03:12 job my-run finished after 1 restart
-            rounds  0   4 ranks on 2 nodes, 7.0 s: rank 1 on gpu07 raised RuntimeError
-                    1   4 ranks on 2 nodes, 2 min 57 s: all ranks finished
+            rounds  0   7.0 s        4 ranks: rank 1 on gpu07 raised RuntimeError
+                    1   2 min 57 s   4 ranks: all ranks finished
             time    3 min 12 s: 3 min 4 s in rounds, 7.0 s before, 1.0 s between
             logs    nvrx-logs/my-run
     """)
@@ -141,7 +141,7 @@ def test_a_failed_job_ends_with_its_cause_and_what_to_do():
                     RuntimeError: loss is not finite at step 57
                     at train_ddp.py:57 in train_step
                     log nvrx-logs/my-run/round-0/rank-1.err
-            rounds  0   4 ranks on 2 nodes, 0.0 s: rank 1 on gpu07 raised RuntimeError
+            rounds  0   0.0 s        4 ranks: rank 1 on gpu07 raised RuntimeError
             time    8.0 s: 0.0 s in rounds, 5.0 s before, 3.0 s after
             logs    nvrx-logs/my-run
             next    --max-restarts N lets the ranks start again after a failure
@@ -184,8 +184,10 @@ SEGFAULT = """
         ),
         (
             replace(RAISED, exit_code=None, signal=9, by=EndedBy.SOMEONE_ELSE, error=None, log=""),
-            "nvrx 12:00:00 rank 1 on gpu07 was killed by SIGKILL (sent by somebody else), "
-            "6.8 s into round 0\n",
+            (
+                "nvrx 12:00:00 rank 1 on gpu07 was killed by SIGKILL (sent by somebody else), "
+                "6.8 s into round 0\n"
+            ),
         ),
         (
             replace(RAISED, exit_code=None, signal=63, error=None, log=""),
