@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nvrx_launcher.command_line import CommandLine, parse
@@ -62,7 +63,8 @@ def _answer(asked_for: str) -> int:
         from nvrx_launcher.help_text import help_text  # noqa: PLC0415 - not for a launch
 
         text = help_text(everything=asked_for == "help_all")
-    sys.stdout.write(text)
+    with suppress(BrokenPipeError):  # its reader has seen enough
+        sys.stdout.write(text)
     return ExitCode.DONE
 
 

@@ -77,30 +77,37 @@ def check_executable(program: str, what: str) -> None:
 def check_module(module: str, search: Sequence[str]) -> None:
     """Check that `python -m module` finds it, importing neither it nor its parents.
 
-    Where a parent's path is known only by importing it (nested namespace packages), nothing is said.
+    Folders without `__init__.py` inside one another are not followed: Python knows their contents only by
+    importing them.
     """
-    path: Sequence[str] | None = search
-    name = ""
     parts = module.split(".")
     if not all(part.isidentifier() for part in parts):
         raise UsageError(f"-m {module}: not the name of a module", "such as -m package.train")
-    for part in parts:
-        name = f"{name}.{part}" if name else part
-        if path is None:
-            raise UsageError(
-                f"-m {module}: {name.rpartition('.')[0]} is a module, not a package", _module_hint(module)
-            )
-        spec = _find(name, path)
-        if spec is None:
-            raise UsageError(f"-m {module}: there is no module {name}", _module_hint(module))
-        try:
-            path = None if spec.submodule_search_locations is None else list(spec.submodule_search_locations)
-        except KeyError:
-            return
-    if path is not None and _find(f"{name}.__main__", path) is None:
+    try:
+        path = _contents(module, parts, search)
+        runs = path is None or _find(f"{module}.__main__", path) is not None
+    except KeyError:  # what the import system says of such a folder
+        return
+    if not runs:
         raise UsageError(
             f"-m {module}: a package without __main__.py cannot be run", f"-m {module}.train, say"
         )
+
+
+def _contents(module: str, parts: Sequence[str], search: Sequence[str]) -> Sequence[str] | None:
+    """Where a package's modules lie; None for a module that is no package."""
+    path: Sequence[str] | None = search
+    for depth in range(1, len(parts) + 1):
+        name = ".".join(parts[:depth])
+        if path is None:
+            parent = ".".join(parts[: depth - 1])
+            raise UsageError(f"-m {module}: {parent} is a module, not a package", _module_hint(module))
+        spec = _find(name, path)
+        if spec is None:
+            raise UsageError(f"-m {module}: there is no module {name}", _module_hint(module))
+        locations = spec.submodule_search_locations
+        path = None if locations is None else list(locations)
+    return path
 
 
 def _find(name: str, path: Sequence[str]) -> importlib.machinery.ModuleSpec | None:

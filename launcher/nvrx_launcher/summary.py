@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 _SHOWN_FIRST = 1
 _SHOWN_LAST = 9
-_WHY_WIDTH = 100
+_WIDTH = 68
+"""Columns right of the titles, on a screen of 80."""
+_LEAST_WIDTH = 30
 _WORTH_SAYING_S = 0.5
 
 
@@ -31,7 +33,7 @@ def summary(story: Story, outcome: Outcome, palette: Palette, now_s: float) -> l
         lines.extend(_block("cause", _cause(story.root, palette)))
     if story.rounds:
         lines.extend(_block("rounds", _rounds(story.rounds)))
-    lines.extend(_block("time", [_times(story, now_s)]))
+    lines.extend(_block("time", _times(story, now_s)))
     lines.extend(_block("logs", [palette.path(story.log_folder)]))
     if not outcome.success:
         then = what_next(story.root, outcome.exit_code, story.max_restarts)
@@ -49,7 +51,7 @@ def _verdict(story: Story, outcome: Outcome, palette: Palette) -> str:
     verb = "failed" if code in (ExitCode.TRAINING_FAILED, ExitCode.DO_NOT_REQUEUE) else "stopped"
     known = any(shown == str(code) for shown, _ in MEANINGS) and code != ExitCode.TRAINING_FAILED
     told = f"exit code {code}: {meaning(code)}" if known else f"exit code {code}"
-    reason = f", {clean(outcome.reason)}" if outcome.reason else ""
+    reason = f": {clean(outcome.reason)}" if outcome.reason else ""
     return palette.error(f"{name} {verb}{reason}") + f" ({told})"
 
 
@@ -76,24 +78,24 @@ def _rounds(rounds: Sequence[RoundTold]) -> list[str]:
 
 
 def _round(one: RoundTold) -> str:
-    size = f"{count(one.world_size, 'rank')} on {count(one.nodes, 'node')}"
-    return f"{one.number:<3} {size}, {duration(_length_s(one))}: {shortened(clean(one.why), _WHY_WIDTH)}"
+    head = f"{one.number:<3} {duration(_length_s(one)):<12} {count(one.world_size, 'rank')}: "
+    return head + shortened(clean(one.why), max(_WIDTH - len(head), _LEAST_WIDTH))
 
 
 def _length_s(one: RoundTold) -> float:
     return one.ended_s - one.started_s if one.ended_s is not None else 0.0
 
 
-def _times(story: Story, now_s: float) -> str:
+def _times(story: Story, now_s: float) -> list[str]:
     times = story.times(now_s)
-    parts = [f"{duration(times.training_s)} in rounds", f"{duration(times.starting_s)} before the first"]
-    if len(story.rounds) > 1:
-        parts.append(f"{duration(times.restarting_s)} between rounds")
-    if times.closing_s >= _WORTH_SAYING_S:
-        parts.append(f"{duration(times.closing_s)} closing")
     if not story.rounds:
-        parts = ["no round ran"]
-    return f"{duration(times.total_s)}: {', '.join(parts)}"
+        return [f"{duration(times.total_s)}, no round ran"]
+    parts = [f"{duration(times.training_s)} in rounds", f"{duration(times.starting_s)} before"]
+    if len(story.rounds) > 1:
+        parts.append(f"{duration(times.restarting_s)} between")
+    if times.closing_s >= _WORTH_SAYING_S:
+        parts.append(f"{duration(times.closing_s)} after")
+    return [f"{duration(times.total_s)}: {', '.join(parts)}"]
 
 
 def _block(title: str, lines: Sequence[str]) -> list[str]:

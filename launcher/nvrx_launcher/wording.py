@@ -73,7 +73,7 @@ def how_it_ended(end: RankEnd) -> str:
 
 def _who_killed(end: RankEnd, number: int) -> str:
     if end.kind is FaultKind.OUT_OF_MEMORY:
-        return " (the kernel ran out of memory)"
+        return " (out of memory)"
     if end.by is EndedBy.US:
         return " (sent by us)"
     if number in _SIGNAL_MEANINGS:
