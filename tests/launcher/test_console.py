@@ -111,7 +111,6 @@ def test_one_job_with_a_restart_from_start_to_end(tmp_path):
         nvrx 12:00:14 round 0 failed: rank 1 on gpu07 raised RuntimeError
             next: round 1 with new processes on the same nodes (restart 1 of 3)
         nvrx 12:00:15 round 1 runs: 4 ranks on 2 nodes, ranks 0-1 here
-            restart 1 of 3
 
         nvrx 12:03:12 job my-run finished after 1 restart
             rounds  0   7.0 s        4 ranks: rank 1 on gpu07 raised RuntimeError
