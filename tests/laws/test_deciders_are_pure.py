@@ -1,0 +1,41 @@
+"""Law 3: a decider is told the time and the facts; it looks nothing up and has no clock of its own."""
+
+import pytest
+from support.source import modules
+
+FORBIDDEN_MODULES = {"asyncio", "anyio", "grpc", "os", "pathlib", "random", "secrets", "select", "signal", "socket"} | {
+    "subprocess",
+    "tempfile",
+    "threading",
+    "time",
+}
+FORBIDDEN_CALLS = {"open", "print", "input", "exec", "eval", "uuid.uuid1", "uuid.uuid4", "breakpoint"} | {
+    f"{owner}.{call}"
+    for owner in ("datetime", "datetime.datetime", "date", "datetime.date")
+    for call in ("now", "utcnow", "today")
+}
+
+INTERPRETER = "nvrx_async.rounds.interpreter"
+RECORDS = {"nvrx_async.job.records", "nvrx_async.job.keys", "nvrx_async.job.codec", "nvrx_async.etcd.types"}
+DECIDERS = [
+    module
+    for module in modules()
+    if module.name in RECORDS or (module.room == "nvrx_async.rounds" and module.name != INTERPRETER)
+    if not (module.is_package and module.room == module.name)  # a room's front door may show its interpreter
+]
+
+
+@pytest.mark.parametrize("module", DECIDERS, ids=lambda module: module.name)
+def test_a_decider_imports_no_clock_and_no_io(module):
+    found = [module.at(node) for name, node in module.imports() if name.split(".")[0] in FORBIDDEN_MODULES]
+    assert not found
+
+
+@pytest.mark.parametrize("module", DECIDERS, ids=lambda module: module.name)
+def test_a_decider_asks_nobody(module):
+    found = [f"{module.at(call)} {name}()" for name, call in module.calls() if name in FORBIDDEN_CALLS]
+    assert not found
+
+
+def test_deciders_were_found():
+    assert {"nvrx_async.rounds.mirror", "nvrx_async.job.records"} <= {module.name for module in DECIDERS}
