@@ -15,6 +15,7 @@ import hashlib
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -89,7 +90,7 @@ def mean_over_ranks(loss: torch.Tensor) -> float:
 
 def load(checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, float]:
     """Step and loss to continue from, rank 0's checkpoint loaded into every rank."""
-    holder: list[dict | None] = [None]
+    holder: list[dict[str, Any] | None] = [None]
     if dist.get_rank() == 0 and checkpoint.exists():
         holder[0] = torch.load(checkpoint, weights_only=True)
     dist.broadcast_object_list(holder, src=0)
@@ -101,7 +102,9 @@ def load(checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -
     return state["step"], state["loss"]
 
 
-def save(checkpoint: Path, step: int, loss: float, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def save(
+    checkpoint: Path, step: int, loss: float, model: nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
     """Replace the checkpoint as a whole: whenever this process dies, the file is the old or the new one."""
     state = {"step": step, "loss": loss, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
     unfinished = checkpoint.with_suffix(".unfinished")
@@ -157,9 +160,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--save-every", type=int, default=50, help="steps between checkpoints (default 50)")
     parser.add_argument("--out", type=Path, required=True, help="folder of the checkpoint")
     parser.add_argument("--crash-rank", type=int, help="rank that fails once")
-    parser.add_argument("--crash-step", type=int, default=130, help="step before which it fails (default 130)")
     parser.add_argument(
-        "--crash-kind", choices=["exit", "raise", "sigkill", "segfault"], default="sigkill", help="how it fails"
+        "--crash-step", type=int, default=130, help="step before which it fails (default 130)"
+    )
+    parser.add_argument(
+        "--crash-kind",
+        choices=["exit", "raise", "sigkill", "segfault"],
+        default="sigkill",
+        help="how it fails",
     )
     return parser.parse_args()
 

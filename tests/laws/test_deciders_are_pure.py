@@ -3,7 +3,18 @@
 import pytest
 from support.source import modules
 
-FORBIDDEN_MODULES = {"asyncio", "anyio", "grpc", "os", "pathlib", "random", "secrets", "select", "signal", "socket"} | {
+FORBIDDEN_MODULES = {
+    "asyncio",
+    "anyio",
+    "grpc",
+    "os",
+    "pathlib",
+    "random",
+    "secrets",
+    "select",
+    "signal",
+    "socket",
+} | {
     "subprocess",
     "tempfile",
     "threading",

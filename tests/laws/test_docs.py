@@ -8,7 +8,9 @@ from support.source import REPOSITORY
 from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.job.records import FaultKind, Level, Phase
 
-PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *(REPOSITORY / "examples").glob("*.md")])
+PAGES = sorted(
+    [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *(REPOSITORY / "examples").glob("*.md")]
+)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+\s+(.*)$", re.MULTILINE)
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -40,7 +42,9 @@ def test_every_page_is_linked_from_the_readme_or_another_page():
         for page in PAGES
         for link in LINK.findall(page.read_text(encoding="utf-8"))
     }
-    lonely = [page.name for page in PAGES if page not in linked and page.name not in {"README.md", "CHANGELOG.md"}]
+    lonely = [
+        page.name for page in PAGES if page not in linked and page.name not in {"README.md", "CHANGELOG.md"}
+    ]
     assert not lonely
 
 

@@ -6,7 +6,9 @@ import re
 from support.source import REPOSITORY, modules
 
 BROAD = {"Exception", "BaseException"}
-EXEMPTION = re.compile(r"#\s*(?:noqa(?P<codes>:\s*[A-Z]+\d+(?:\s*,\s*[A-Z]+\d+)*)?|type:\s*ignore(?:\[[\w,\s-]+\])?)")
+EXEMPTION = re.compile(
+    r"#\s*(?:noqa(?P<codes>:\s*[A-Z]+\d+(?:\s*,\s*[A-Z]+\d+)*)?|type:\s*ignore(?:\[[\w,\s-]+\])?)"
+)
 WORDS = re.compile(r"[A-Za-z]{2,}")
 FOLDERS = ("nvrx_async", "launcher", "telemetry", "tests", "examples", "benchmarks")
 

@@ -10,7 +10,9 @@ import threading
 
 import grpc.aio
 import pytest
+from blockbuster import BlockingError
 from support import leaks
+from support.source import ROOTS
 
 SLEEPER = [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"]
 
@@ -45,8 +47,8 @@ def test_a_child_that_nobody_waited_for_is_seen(mark):
 
 def test_an_orphan_in_a_session_of_its_own_is_seen(mark):
     before = leaks.take(mark)
-    parent = f"import subprocess as s; p = s.Popen({SLEEPER!r}, start_new_session=True, stdout=s.PIPE, stderr=s.DEVNULL)\n"
-    parent += "p.stdout.readline(); print(p.pid)"
+    parent = f"import subprocess as s; p = s.Popen({SLEEPER!r}, start_new_session=True, stdout=s.PIPE, "
+    parent += "stderr=s.DEVNULL)\np.stdout.readline(); print(p.pid)"
     orphan = int(subprocess.run([sys.executable, "-c", parent], capture_output=True, check=True).stdout)
     ended = os.pidfd_open(orphan)
     try:
@@ -107,3 +109,10 @@ def test_a_task_that_outlives_its_test_fails_it():
         leaves_a_task.task.cancel()
 
     asyncio.run(run())
+
+
+async def test_product_code_that_blocks_the_loop_is_seen():
+    product: dict = {}
+    exec(compile("import time\ndef block(): time.sleep(0)", str(ROOTS[0] / "imagined.py"), "exec"), product)
+    with pytest.raises(BlockingError):
+        product["block"]()

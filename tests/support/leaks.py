@@ -103,14 +103,23 @@ def _all_processes() -> list[int]:
 
 def _stat(pid: str | int) -> tuple[int, int]:
     """Parent and start: fields 4 and 22 of proc(5), counted behind the command, which may hold anything."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    fields = (
+        Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    )
     return int(fields[1]), int(fields[19])
 
 
 def _command(pid: int) -> str:
     try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        state = (
+            Path(f"/proc/{pid}/stat")
+            .read_text(encoding="utf-8", errors="replace")
+            .rpartition(")")[2]
+            .split()[0]
+        )
+        words = (
+            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        )
     except OSError:
         return "(gone meanwhile)"
     return words or f"(state {state}: nobody waited for it)"

@@ -50,7 +50,9 @@ class Module:
 
     def imports(self) -> Iterator[tuple[str, ast.AST]]:
         """Absolute names of all that is imported, in functions too, but not for type checkers only."""
-        skipped = {node for guard in ast.walk(self.tree) if _for_types_only(guard) for node in ast.walk(guard)}
+        skipped = {
+            node for guard in ast.walk(self.tree) if _for_types_only(guard) for node in ast.walk(guard)
+        }
         for node in ast.walk(self.tree):
             if node in skipped:
                 continue
