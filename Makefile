@@ -75,6 +75,8 @@ bench: $(READY) ## run the benchmarks
 	@[ -n "$(BENCHMARKS)" ] || echo "bench: there is no benchmarks/bench_*.py"
 
 docs: $(READY) ## check links of the docs, and that generated pages are current
+	@$(BIN)/python -m nvrx_launcher.options_doc | diff -u docs/reference/options.md - \
+		|| { echo "hint: $(BIN)/python -m nvrx_launcher.options_doc > docs/reference/options.md" >&2; exit 1; }
 	@$(BIN)/python -m pytest -q tests/laws/test_docs.py
 
 clean: ## remove what make made
