@@ -3,35 +3,38 @@
 import pytest
 from support.source import modules
 
-FORBIDDEN_MODULES = {
+IO_AND_ASYNC = {
     "asyncio",
     "anyio",
     "grpc",
     "os",
     "pathlib",
-    "random",
-    "secrets",
     "select",
-    "signal",
     "socket",
-} | {
     "subprocess",
     "tempfile",
     "threading",
-    "time",
 }
+FORBIDDEN_MODULES = {"random", "secrets", "time", *IO_AND_ASYNC}
 FORBIDDEN_CALLS = {"open", "print", "input", "exec", "eval", "uuid.uuid1", "uuid.uuid4", "breakpoint"} | {
     f"{owner}.{call}"
     for owner in ("datetime", "datetime.datetime", "date", "datetime.date")
     for call in ("now", "utcnow", "today")
 }
 
+# The module `signal` is welcome for the names of signals only.
+FORBIDDEN_CALLS |= {
+    f"signal.{call}" for call in ("signal", "alarm", "setitimer", "raise_signal", "pidfd_send_signal")
+}
+
+ROOMS = {"nvrx_async.rounds", "nvrx_async.faults"}
 INTERPRETER = "nvrx_async.rounds.interpreter"
 RECORDS = {"nvrx_async.job.records", "nvrx_async.job.keys", "nvrx_async.job.codec", "nvrx_async.etcd.types"}
 DECIDERS = [
     module
     for module in modules()
-    if module.name in RECORDS or (module.room == "nvrx_async.rounds" and module.name != INTERPRETER)
+    if module.name in RECORDS
+    or (module.room in ROOMS and module.name != INTERPRETER and "inject" not in module.name)
     if not (module.is_package and module.room == module.name)  # a room's front door may show its interpreter
 ]
 
