@@ -7,9 +7,11 @@ import asyncio
 import functools
 import inspect
 import os
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -35,9 +37,10 @@ SESSION = uuid.uuid4().hex
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Mark all that descends from this session, and let it import the working tree."""
+    """Mark all that descends from this session, let it import the working tree, and rooms their own kits."""
     config.stash[WIDER] = []
     os.environ[leaks.MARK] = SESSION
+    sys.path.extend(str(room) for room in sorted(Path(__file__).parent.iterdir()) if room.is_dir())
     inherited = os.environ.get("PYTHONPATH")
     paths = [*(str(root.parent) for root in ROOTS), *([inherited] if inherited else [])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
