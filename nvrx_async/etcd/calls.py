@@ -1,4 +1,4 @@
-"""One call over several endpoints: deadlines, fail-over, tokens, and repeating only what is safe to repeat."""
+"""One call over several endpoints: deadlines, fail-over, tokens, repeating only what is safe."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Caller:
         )
 
     async def once(self, rpc: Rpc, request: Any) -> Any:
-        """A linearizable call that may be executed once only: repeated only where it certainly was not executed.
+        """A linearizable call, repeated only where it certainly was not executed.
 
         Raises:
             OutcomeUnknownError: sent, and the answer is lost.
@@ -137,6 +137,7 @@ class Caller:
             self.identity.admit(answer.header, connection.endpoint, at_least=known)
         except ForeignClusterError as error:
             raise _AttemptError(Failure(Verdict.REFUSED, error.cause, error)) from error
+        connection.verified = connection.verified or linearizable
         return answer
 
     def _read(self, error: Any, connection: Connection, metadata: Metadata) -> Failure:

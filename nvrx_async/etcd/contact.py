@@ -45,7 +45,7 @@ async def first_answer(caller: Caller, config: EtcdConfig, timeout_s: float) -> 
                 raise TlsError(
                     "etcd is reached, but no TLS handshake succeeds",
                     evidence=_flat(evidence),
-                    hint="check the CA file, the client's certificate and key, and the name in etcd's certificate",
+                    hint="check the CA file, the client's certificate, and the name in etcd's certificate",
                 )
         if over:
             raise UnavailableError(

@@ -221,7 +221,7 @@ async def _cancel_at_exit(child: Child, scope: anyio.CancelScope) -> None:
 
 
 def _private_folder() -> Path:
-    """A new folder only we may enter, in memory where it fits: etcd waits for each write to reach the disk."""
+    """A new folder only we may enter, in memory where it fits: etcd waits for the disk at each write."""
     try:
         room = os.statvfs(_SHARED_MEMORY)
         in_memory = room.f_bavail * room.f_frsize >= _TMPFS_FREE_BYTES and os.access(_SHARED_MEMORY, os.W_OK)
