@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
+from nvrx_async.etcd.background import scoped
 from nvrx_async.etcd.channel import Connection, Pool
 from nvrx_async.etcd.errors import (
     EtcdError,
@@ -130,7 +131,7 @@ class Caller:
             raise _AttemptError(Failure(verdict, failure.detail, failure.error)) from error
         known = self.identity.revision if linearizable else 0
         try:
-            answer = await rpc(connection)(request, timeout=self.timeout_s, metadata=metadata)
+            answer = await scoped(rpc(connection)(request, timeout=self.timeout_s, metadata=metadata))
         except grpc.aio.AioRpcError as error:
             raise _AttemptError(self._read(error, connection, metadata)) from error
         try:

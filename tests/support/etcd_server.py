@@ -69,7 +69,7 @@ class EtcdProcess:
         return self
 
     def wait_ready(self) -> None:
-        with grpc.insecure_channel(self.endpoint) as channel:
+        with grpc.insecure_channel(self.endpoint, options=[("grpc.initial_reconnect_backoff_ms", 20)]) as channel:
             status = messages.StatusRequest()
             stubs.MaintenanceStub(channel).Status(status, wait_for_ready=True, timeout=READY_S)
 
