@@ -1,7 +1,7 @@
-"""The agent's side of the keeper: starts it, gives orders, turns its reports into events, survives its death.
+"""The agent's side of the keeper: starts it, gives orders, turns reports into events, survives its death.
 
-No order waits: it is put into the socket's buffer, and what came of it is told by an event. Orders to a keeper
-that is gone have no effect; `KeeperLost` tells.
+No order waits: it is put into the socket's buffer, and what came of it is told by an event. Orders to a
+keeper that is gone have no effect; `KeeperLost` tells.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ PROGRAM = Path(__file__).absolute().parent / "keeper" / "__main__.py"
 _READY_WITHIN_S = 10.0
 _LEAVE_WITHIN_S = 12.0
 # How late a keeper may be with a kill before it is taken for stuck (frozen, or in a write that never ends).
-_FENCE_SLACK_S = 0.5
+_FENCE_SLACK_S = 0.3
 _KILL_SLACK_S = 2.0
 # The agent may have been frozen itself: reports that wait in the socket are read before the keeper is judged.
-_SECOND_LOOK_S = 0.5
+_SECOND_LOOK_S = 0.3
 
 
 class KeeperStartError(Exception):
@@ -120,7 +120,7 @@ class StartRefused:
 
 @dataclass(frozen=True, slots=True)
 class SpoolWarning:
-    """A log cannot be written; the rank goes on, what is lost is counted in RoundGone. Told once per stream."""
+    """A log cannot be written; the rank goes on, RoundGone counts what is lost. Told once per stream."""
 
     round: int
     local_rank: int
@@ -162,7 +162,7 @@ class Keeper:
     ) -> None:
         self.generation = generation
         self.pid = process.pid
-        # Unbounded, since reports are few by construction: two per rank and log until the agent has seen them.
+        # Unbounded, since reports are few by construction: of growth one per log until it was seen.
         self._reports, events = anyio.create_memory_object_stream[KeeperEvent](math.inf)
         self.events: MemoryObjectReceiveStream[KeeperEvent] = events
         self._process = process
@@ -198,21 +198,11 @@ class Keeper:
             KeeperStartError: no Python there, or it did not report within 10 s.
         """
         become_subreaper()
-        ours, theirs = socket.socketpair()
-        with contextlib.ExitStack() as unless_started:
-            unless_started.callback(ours.close)
-            command = _command(python, program, theirs.fileno(), generation, unkillable_after_s)
-            try:
-                process = await anyio.to_thread.run_sync(
-                    _spawn, command, theirs.fileno(), _environment(job_tag)
-                )
-            except OSError as error:
-                raise KeeperStartError(f"the keeper cannot be started with {python}: {error}") from error
-            finally:
-                theirs.close()
-            unless_started.pop_all()
-        ours.setblocking(False)  # noqa: FBT003 - takes no keywords
-        streams = await asyncio.open_unix_connection(sock=ours)
+        interpreter = (python, "-I", "-S", "-X", "utf8", str(program))
+        options = {"--generation": generation, "--unkillable-after-s": unkillable_after_s}
+        command = [*interpreter, *(str(word) for option in options.items() for word in option)]
+        with anyio.CancelScope(shield=True):  # short, and a cancelled start would lose the process
+            process, streams = await _connect(command, _environment(job_tag))
         keeper = cls(
             process,
             streams,
@@ -220,7 +210,7 @@ class Keeper:
             job_tag=job_tag,
             unkillable_after_s=unkillable_after_s,
         )
-        # Not in a task group, which would wrap errors of the caller's body; `_close` waits for its end always.
+        # Not in a task group, which would wrap errors of the caller's body; `_close` waits for its end.
         serving = asyncio.create_task(keeper._serve(), name=f"keeper {generation}")
         try:
             await keeper._wait_until_ready(serving)
@@ -232,7 +222,7 @@ class Keeper:
     # --- orders --------------------------------------------------------------------------------------------
 
     def good_until(self, s: float) -> None:
-        """Ranks may live and start before `s` (CLOCK_BOOTTIME). An earlier moment than known has no effect."""
+        """Ranks may live and start before `s` (CLOCK_BOOTTIME). An earlier moment changes nothing."""
         if s > self._good_until_s:
             self._good_until_s = s
             self._order("fence", good_until_s=s)
@@ -347,7 +337,7 @@ class Keeper:
             self._judgement = None
         due_s = self._overdue_at_s()
         if due_s < math.inf:
-            delay_s = max(due_s - boottime_s(), 0.0) + _SECOND_LOOK_S
+            delay_s = max(due_s - boottime_s(), 0.0)
             loop = asyncio.get_running_loop()
             self._judgement = loop.call_later(delay_s, self._suspect)
 
@@ -377,7 +367,7 @@ class Keeper:
             ready.cancel()
         if not self._ready.is_set():
             raise KeeperStartError(
-                f"the keeper (pid {self.pid}) did not come up: {_how(self._process)}. Its own message is on stderr"
+                f"the keeper (pid {self.pid}) did not come up: {_how(self._process)}; stderr has its message"
             )
 
     async def _close(self, serving: asyncio.Task[None]) -> None:
@@ -405,10 +395,19 @@ class Keeper:
             self._reports.send_nowait(lost)
 
 
-def _command(python: str, program: Path, fd: int, generation: int, unkillable_after_s: float) -> list[str]:
-    interpreter = [python, "-I", "-S", "-X", "utf8", str(program)]
-    options = {"--control": fd, "--generation": generation, "--unkillable-after-s": unkillable_after_s}
-    return interpreter + [str(word) for option in options.items() for word in option]
+async def _connect(
+    command: Sequence[str], env: Mapping[str, str]
+) -> tuple[subprocess.Popen[bytes], tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    ours, theirs = socket.socketpair()
+    try:
+        process = await anyio.to_thread.run_sync(_spawn, command, theirs.fileno(), env)
+    except OSError as error:
+        ours.close()
+        raise KeeperStartError(f"the keeper cannot be started with {command[0]}: {error}") from error
+    finally:
+        theirs.close()
+    ours.setblocking(False)  # noqa: FBT003 - takes no keywords
+    return process, await asyncio.open_unix_connection(sock=ours)
 
 
 def _environment(job_tag: str) -> dict[str, str]:
@@ -419,7 +418,7 @@ def _environment(job_tag: str) -> dict[str, str]:
 def _spawn(command: Sequence[str], fd: int, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """In a session of its own: Ctrl-C in the terminal reaches the agent only. Its stderr is the agent's."""
     return subprocess.Popen(
-        command,
+        [*command, "--control", str(fd)],
         pass_fds=[fd],
         start_new_session=True,
         stdin=subprocess.DEVNULL,
