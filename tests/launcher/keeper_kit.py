@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import signal
+import subprocess
 import sys
 import uuid
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -130,6 +132,27 @@ def nothing_left() -> Iterator[None]:
     children = [stat.pid for stat in processes.table().values() if stat.parent == me]
     assert children == []
     assert _descriptors() - fds == set()
+
+
+@contextmanager
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    """A child of this process, with a child of its own, that no sweep may touch."""
+    with subprocess.Popen(["sh", "-c", "sleep 1000 & wait"], start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            with contextlib.suppress(ChildProcessError):
+                while True:  # its child came to this process, which is sub-reaper
+                    os.waitpid(-process.pid, 0)
+
+
+def reap_orphans() -> None:
+    """This process is sub-reaper: what agents under test leave at their death comes to it."""
+    for stat in processes.table().values():
+        if stat.parent == os.getpid() and not stat.alive:
+            os.waitpid(stat.pid, os.WNOHANG)
 
 
 def _descriptors() -> set[str]:

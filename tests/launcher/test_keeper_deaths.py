@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 import pytest
-from keeper_kit import PATIENCE_S, alive, bench, death, marked, nothing_left
+from keeper_kit import PATIENCE_S, alive, bench, bystander, death, marked, nothing_left, reap_orphans
 
 from nvrx_launcher.keeper import processes
 from nvrx_launcher.keeper.linux import boottime_s
@@ -47,6 +47,7 @@ def agent(tag: str, folder: Path, good_for_s: float, *lines: str) -> Iterator[su
         finally:
             process.kill()
             sweep(tag)
+    reap_orphans()
 
 
 async def until_marked(tag: str, count: int) -> list[int]:
@@ -58,19 +59,14 @@ async def until_marked(tag: str, count: int) -> list[int]:
 
 async def test_sigkill_of_an_agent_ends_all_its_processes_but_no_bystander(tmp_path: Path) -> None:
     tag = f"test/{tmp_path}/1"
-    bystander = subprocess.Popen(["sleep", "1000"])
-    try:
-        with agent(tag, tmp_path, 60, FAMILY, FAMILY) as process:
-            found = await until_marked(tag, 2 * FAMILY_SIZE + 1)
-            process.kill()
-            with anyio.fail_after(1):
-                for pid in found:
-                    await death(pid)
-            assert marked(tag) == []
-            assert bystander.poll() is None
-    finally:
-        bystander.kill()
-        bystander.wait()
+    with bystander() as neighbour, agent(tag, tmp_path, 60, FAMILY, FAMILY) as process:
+        found = await until_marked(tag, 2 * FAMILY_SIZE + 1)
+        process.kill()
+        with anyio.fail_after(1):
+            for pid in found:
+                await death(pid)
+        assert marked(tag) == []
+        assert neighbour.poll() is None
 
 
 async def test_ranks_of_a_frozen_agent_are_dead_by_its_deadline(tmp_path: Path) -> None:
@@ -88,8 +84,7 @@ async def test_ranks_of_a_frozen_agent_are_dead_by_its_deadline(tmp_path: Path) 
 
 
 async def test_sigkill_of_a_keeper_ends_its_ranks_and_the_next_keeper_works(tmp_path: Path) -> None:
-    etcd = subprocess.Popen(["sh", "-c", "sleep 1000 & wait"], start_new_session=True)
-    try:
+    with bystander() as etcd:
         async with bench(tmp_path) as b:
             b.run(FAMILY, FAMILY, round=7)
             await b.wait_for_line("up", 0)
@@ -110,9 +105,6 @@ async def test_sigkill_of_a_keeper_ends_its_ranks_and_the_next_keeper_works(tmp_
             assert (await b.until(RankExited)).exit_code == 0
             await b.gone()
         assert etcd.poll() is None
-    finally:
-        os.killpg(etcd.pid, signal.SIGKILL)
-        etcd.wait()
 
 
 async def test_a_process_that_lost_its_mark_is_swept_with_its_rank(tmp_path: Path) -> None:
