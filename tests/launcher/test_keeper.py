@@ -266,8 +266,9 @@ async def test_a_process_that_sigkill_does_not_end_is_named_and_the_keeper_goes_
         f"runpy.run_path({str(PROGRAM)!r}, run_name='__main__')\n"
     )
     async with bench(tmp_path, program=program, unkillable_after_s=0.5) as b:
-        b.run("exec sleep 1000", "exec sleep 7777", "sleep 7777 & exit 0")
+        b.run("exec sleep 1000", "echo up; exec sleep 7777", "sleep 7777 & exit 0")
         await b.until(RankExited)
+        await b.wait_for_line("up", 1)
         b.keeper.stop(0, 0)
         assert (await b.gone()).unkillable == (1, 2)
         b.run("true", round=1)

@@ -244,6 +244,7 @@ class Service:
                 self._round.signal(message["signum"])
 
     def _start(self, message: Mapping[str, Any]) -> None:
+        self._reap()
         number: int = message["round"]
         refusal = self._refusal(message["generation"])
         if refusal is not None:
