@@ -16,20 +16,31 @@ import socket
 import subprocess
 import sys
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from nvrx_async.job.records import EndedBy
 from nvrx_launcher.keeper import frames
 from nvrx_launcher.keeper.linux import become_subreaper, boottime_s
+from nvrx_launcher.keeper_events import (
+    Fenced,
+    Grew,
+    KeeperEvent,
+    KeeperLost,
+    RankExited,
+    RankStarted,
+    RoundGone,
+    SpoolWarning,
+    StartFailure,
+    StartRefused,
+)
 from nvrx_launcher.sweep import KEEPER_MARK, MARK, sweep
 from nvrx_launcher.workers import RankCommand, is_secret
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from anyio.streams.memory import MemoryObjectReceiveStream
 
@@ -37,6 +48,15 @@ PROGRAM = Path(__file__).absolute().parent / "keeper" / "__main__.py"
 
 _READY_WITHIN_S = 10.0
 _LEAVE_WITHIN_S = 12.0
+_EVENTS: Mapping[str, Callable[..., KeeperEvent]] = {
+    "started": RankStarted,
+    "exited": RankExited,
+    "gone": RoundGone,
+    "grew": Grew,
+    "fenced": Fenced,
+    "refused": StartRefused,
+    "warning": SpoolWarning,
+}
 # How late a keeper may be with a kill before it is taken for stuck (frozen, or in a write that never ends).
 _FENCE_SLACK_S = 0.3
 _KILL_SLACK_S = 2.0
@@ -46,106 +66,6 @@ _SECOND_LOOK_S = 0.3
 
 class KeeperStartError(Exception):
     """The keeper did not come up; nothing of it is left."""
-
-
-@dataclass(frozen=True, slots=True)
-class StartFailure:
-    """Why a rank could not be started: `step` is fork, session, folder or exec, `path` what it was about."""
-
-    errno: int
-    step: str
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class RankStarted:
-    """The rank was forked. If its program cannot be run, RankExited with a failure follows."""
-
-    round: int
-    local_rank: int
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class RankExited:
-    """A rank ended, its last output is in the file. With `failure`, neither code nor signal is set.
-
-    `by` is US if the keeper had sent SIGTERM, SIGKILL or this same signal before.
-    """
-
-    round: int
-    local_rank: int
-    pid: int
-    exit_code: int | None
-    signal: int | None
-    by: EndedBy
-    ran_s: float
-    failure: StartFailure | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RoundGone:
-    """No process of the round lives, all output is in the files; not true of the ranks in `unkillable`."""
-
-    round: int
-    unkillable: tuple[int, ...]
-    lost_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Grew:
-    """There is more to read in a log. Told once, and again only after `Keeper.seen`."""
-
-    round: int
-    local_rank: int
-    stream: str
-
-
-@dataclass(frozen=True, slots=True)
-class Fenced:
-    """The deadline passed: the keeper killed the round on its own."""
-
-    round: int
-    good_until_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class StartRefused:
-    """Nothing was started. `code` is generation, fence or busy."""
-
-    round: int
-    code: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class SpoolWarning:
-    """A log cannot be written; the rank goes on, RoundGone counts what is lost. Told once per stream."""
-
-    round: int
-    local_rank: int
-    stream: str
-    path: str
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class KeeperLost:
-    """The keeper died. All that it had started is dead and reaped, but for what `alive` names.
-
-    `round` is the one that ran, if any: it is gone, no RoundGone follows.
-    """
-
-    generation: int
-    how: str
-    round: int | None
-    killed: tuple[str, ...]
-    alive: tuple[str, ...]
-
-
-KeeperEvent: TypeAlias = (
-    RankStarted | RankExited | RoundGone | Grew | Fenced | StartRefused | SpoolWarning | KeeperLost
-)
 
 
 class Keeper:
@@ -175,6 +95,7 @@ class Keeper:
         self._sessions: set[int] = set()
         self._round: int | None = None
         self._good_until_s = 0.0
+        self._started = False
         self._fenced = False
         self._gone_by_s = math.inf
         self._judgement: asyncio.TimerHandle | None = None
@@ -241,7 +162,7 @@ class Keeper:
             ranks=[_on_wire(command) for command in commands],
         )
         if self._round is None:
-            self._round, self._fenced, self._gone_by_s = round, False, math.inf
+            self._round, self._started, self._fenced, self._gone_by_s = round, False, False, math.inf
             self._judge_later()
 
     def stop(self, round: int, grace_s: float) -> None:  # noqa: A002 - the domain's word
@@ -283,33 +204,27 @@ class Keeper:
         self._reports.close()
 
     def _on_report(self, message: Mapping[str, Any]) -> None:
-        kind = message["report"]
-        fields = {name: value for name, value in message.items() if name != "report"}
-        if kind == "ready":
+        if message["report"] == "ready":
             self._ready.set()
-        elif kind == "started":
-            self._sessions.add(fields["pid"])
-            self._reports.send_nowait(RankStarted(**fields))
-        elif kind == "exited":
-            self._reports.send_nowait(_exited(fields))
-        elif kind == "grew":
-            self._reports.send_nowait(Grew(**fields))
-        elif kind == "fenced":
+            return
+        event = _event(message)
+        self._note(event)
+        self._reports.send_nowait(event)
+
+    def _note(self, event: KeeperEvent) -> None:
+        """Keep what must be known when the keeper is stuck or dies."""
+        if isinstance(event, RankStarted):
+            self._started = True
+            self._sessions.add(event.pid)
+        elif isinstance(event, Fenced):
             self._fenced = True
             self._expect_gone(0)
-            self._reports.send_nowait(Fenced(**fields))
-        elif kind == "refused":
-            self._over(fields["round"])
-            self._reports.send_nowait(StartRefused(**fields))
-        elif kind == "warning":
-            self._reports.send_nowait(SpoolWarning(**fields))
-        elif kind == "gone":
-            self._over(fields["round"])
-            if not fields["unkillable"]:
+        elif isinstance(event, StartRefused) and not self._started:  # else an order came twice
+            self._over(event.round)
+        elif isinstance(event, RoundGone):
+            self._over(event.round)
+            if not event.unkillable:
                 self._sessions.clear()
-            self._reports.send_nowait(
-                RoundGone(fields["round"], tuple(fields["unkillable"]), fields["lost_bytes"])
-            )
 
     def _over(self, number: int) -> None:
         if self._round == number:
@@ -455,10 +370,15 @@ def _how(process: subprocess.Popen[bytes]) -> str:
     return f"it was ended by {signal.Signals(-code).name}"
 
 
-def _exited(fields: Mapping[str, Any]) -> RankExited:
-    failure = fields["failure"]
-    known = {**fields, "by": EndedBy(fields["by"]), "failure": StartFailure(**failure) if failure else None}
-    return RankExited(**known)
+def _event(message: Mapping[str, Any]) -> KeeperEvent:
+    fields = {name: value for name, value in message.items() if name != "report"}
+    if message["report"] == "exited":
+        failure = fields["failure"]
+        fields["by"] = EndedBy(fields["by"])
+        fields["failure"] = StartFailure(**failure) if failure else None
+    if message["report"] == "gone":
+        fields["unkillable"] = tuple(fields["unkillable"])
+    return _EVENTS[message["report"]](**fields)
 
 
 def _on_wire(command: RankCommand) -> dict[str, Any]:

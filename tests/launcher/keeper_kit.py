@@ -18,7 +18,8 @@ import pytest
 
 from nvrx_launcher.keeper import processes
 from nvrx_launcher.keeper.linux import boottime_s
-from nvrx_launcher.keeper_link import Keeper, KeeperEvent, RoundGone
+from nvrx_launcher.keeper_events import KeeperEvent, RoundGone
+from nvrx_launcher.keeper_link import Keeper
 from nvrx_launcher.sweep import MARK
 from nvrx_launcher.workers import RankCommand
 

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
+import resource
 import signal
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 import pytest
+from blockbuster import blockbuster_ctx
 from keeper_kit import Bench, alive, bench, death, marked, nothing_left, python
 
 from nvrx_async.job.records import EndedBy
 from nvrx_launcher.keeper.linux import boottime_s
-from nvrx_launcher.keeper_link import (
-    PROGRAM,
-    Fenced,
-    Keeper,
-    KeeperStartError,
-    RankExited,
-    RankStarted,
-    StartRefused,
-)
+from nvrx_launcher.keeper_events import Fenced, KeeperLost, RankExited, RankStarted, StartRefused
+from nvrx_launcher.keeper_link import PROGRAM, Keeper, KeeperStartError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["nothing_left"]
 
@@ -292,17 +291,15 @@ async def test_the_keeper_survives_signals_meant_for_the_agent(tmp_path: Path) -
 
 async def test_no_descriptor_is_lost_over_many_rounds_and_the_keeper_stays_small(tmp_path: Path) -> None:
     async with bench(tmp_path) as b:
-        proc = Path(f"/proc/{b.keeper.pid}")
-        before = len(list((proc / "fd").iterdir()))
+        before = len(os.listdir(f"/proc/{b.keeper.pid}/fd"))  # noqa: PTH208 - a count
         for number in range(50):
             b.run("echo x", "exec sleep 1000", "nope-nope", round=number)
             await b.until(RankStarted)
             b.keeper.stop(number, 0)
             await b.gone()
-        assert len(list((proc / "fd").iterdir())) == before
-        resident_kb = next(
-            int(line.split()[1]) for line in (proc / "status").read_text().splitlines() if "VmRSS" in line
-        )
+        assert len(os.listdir(f"/proc/{b.keeper.pid}/fd"))  # noqa: PTH208 - a count == before
+        with open(f"/proc/{b.keeper.pid}/status") as status:  # noqa: ASYNC230, PTH123 - of the test
+            resident_kb = next(int(line.split()[1]) for line in status if "VmRSS" in line)
         assert resident_kb < 16 << 10
 
 
@@ -318,18 +315,57 @@ async def test_a_keeper_that_cannot_start_is_an_error_and_leaves_nothing(tmp_pat
 
 
 async def test_the_end_of_the_context_kills_everything_also_when_its_body_fails(tmp_path: Path) -> None:
+    benches: list[Bench] = []
+
     async def failing() -> None:
-        nonlocal b
         async with bench(tmp_path) as b:
+            benches.append(b)
             b.run("trap '' TERM; echo up; (setsid setsid sleep 1000 &); sleep 1000")
             await b.wait_for_line("up")
             raise ZeroDivisionError
 
-    b: Bench | None = None
     with pytest.raises(ZeroDivisionError):
         await failing()
-    assert b is not None
-    assert marked(b.tag) == []
+    assert marked(benches[0].tag) == []
+
+
+async def test_a_rank_that_cannot_be_forked_is_told_and_costs_no_descriptor(tmp_path: Path) -> None:
+    async with bench(tmp_path) as b:
+        before = len(os.listdir(f"/proc/{b.keeper.pid}/fd"))  # noqa: PTH208 - a count
+        resource.prlimit(b.keeper.pid, resource.RLIMIT_NOFILE, (before + 3, before + 3))
+        b.run("true")
+        ended = await b.until(RankExited)
+        assert ended.failure is not None
+        assert (ended.failure.errno, ended.failure.step) == (errno.EMFILE, "fork")
+        await b.gone()
+        assert len(os.listdir(f"/proc/{b.keeper.pid}/fd"))  # noqa: PTH208 - a count == before
+
+
+async def test_an_order_that_comes_twice_changes_nothing(tmp_path: Path) -> None:
+    async with bench(tmp_path) as b:
+        b.run("echo up; exec sleep 1000")
+        b.run("echo up; exec sleep 1000")
+        assert (await b.until(StartRefused)).code == "busy"
+        assert b.keeper._overdue_at_s() < math.inf
+        b.keeper.stop(0, 0)
+        b.keeper.stop(0, 0)
+        await b.gone()
+        assert len(b.all(RankStarted)) == 1
+        assert b.keeper._overdue_at_s() == math.inf
+
+
+async def test_the_agents_loop_is_never_blocked(tmp_path: Path) -> None:
+    async with bench(tmp_path) as b:
+        with blockbuster_ctx():
+            async with Keeper.start(2, f"{b.tag}-2") as keeper:
+                b.keeper, outer = keeper, b.keeper
+                b.run("echo up; exec sleep 1000")
+                await b.until(RankStarted)
+                keeper.stop(0, 0)
+                await b.gone()
+                os.kill(keeper.pid, signal.SIGKILL)
+                await b.until(KeeperLost)
+            b.keeper = outer
 
 
 async def test_cancelling_the_agent_ends_the_keeper_too(tmp_path: Path) -> None:

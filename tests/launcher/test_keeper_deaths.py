@@ -16,7 +16,7 @@ from keeper_kit import PATIENCE_S, alive, bench, bystander, death, marked, nothi
 
 from nvrx_launcher.keeper import processes
 from nvrx_launcher.keeper.linux import boottime_s
-from nvrx_launcher.keeper_link import KeeperLost, RankExited, RankStarted
+from nvrx_launcher.keeper_events import KeeperLost, RankExited, RankStarted
 from nvrx_launcher.sweep import sweep
 
 if TYPE_CHECKING:
@@ -50,6 +50,12 @@ def agent(tag: str, folder: Path, good_for_s: float, *lines: str) -> Iterator[su
     reap_orphans()
 
 
+def is_rank(pid: int) -> bool:
+    """Whether it is the shell of a FAMILY itself: its line, in a session of its own."""
+    line = Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b"trap" in line and os.getsid(pid) == pid
+
+
 async def until_marked(tag: str, count: int) -> list[int]:
     with anyio.fail_after(PATIENCE_S):
         while len(found := marked(tag)) < count:  # noqa: ASYNC110 - other processes start: no event tells
@@ -81,6 +87,24 @@ async def test_ranks_of_a_frozen_agent_are_dead_by_its_deadline(tmp_path: Path) 
             await death(pid)
         assert boottime_s() - frozen_s < 5
         assert marked(tag) == [keeper]
+
+
+async def test_ranks_die_with_their_keeper_also_when_no_agent_sweeps(tmp_path: Path) -> None:
+    tag = f"test/{tmp_path}/1"
+    with agent(tag, tmp_path, 60, FAMILY, FAMILY) as process:
+        found = await until_marked(tag, 2 * FAMILY_SIZE + 1)
+        assert process.stdout is not None
+        keeper = int(process.stdout.readline())
+        ranks = [pid for pid in found if is_rank(pid)]
+        assert len(ranks) == 2
+        process.send_signal(signal.SIGSTOP)
+        os.kill(keeper, signal.SIGKILL)
+        for pid in ranks:
+            await death(pid)
+        process.kill()
+        # Helpers have no parent-death signal: the successor on this host sweeps them before it says "dead".
+        assert len(sweep(tag).killed) >= 2
+        assert marked(tag) == []
 
 
 async def test_sigkill_of_a_keeper_ends_its_ranks_and_the_next_keeper_works(tmp_path: Path) -> None:

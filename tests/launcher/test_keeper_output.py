@@ -15,7 +15,7 @@ from keeper_kit import Bench, bench, nothing_left, python
 
 from nvrx_launcher.keeper.linux import boottime_s
 from nvrx_launcher.keeper.spool import INDEX_EVERY_BYTES, INDEX_RECORD, Spool
-from nvrx_launcher.keeper_link import Grew, RankExited, RankStarted, SpoolWarning
+from nvrx_launcher.keeper_events import Grew, RankExited, RankStarted, SpoolWarning
 
 __all__ = ["nothing_left"]
 

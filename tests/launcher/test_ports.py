@@ -16,9 +16,10 @@ import sys
 from datetime import timedelta
 from torch.distributed import TCPStore
 port, libuv = int(sys.argv[1]), sys.argv[2] == "libuv"
-store = TCPStore("127.0.0.1", port, is_master=True, use_libuv=libuv, timeout=timedelta(seconds=20), wait_for_workers=False)
+common = {"use_libuv": libuv, "timeout": timedelta(seconds=20), "wait_for_workers": False}
+store = TCPStore("127.0.0.1", port, is_master=True, **common)
 store.set("key", "value")
-client = TCPStore("127.0.0.1", port, is_master=False, use_libuv=libuv, timeout=timedelta(seconds=20))
+client = TCPStore("127.0.0.1", port, is_master=False, **common)
 assert client.get("key") == b"value"
 print("works")
 """

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import uuid
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from keeper_kit import alive, bystander, marked, nothing_left, reap_orphans
@@ -100,7 +100,7 @@ def test_a_reused_pid_is_another_process() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"boot_id": "another"}, {"pid_namespace": "pid:[1]"}])
-def test_what_another_boot_or_namespace_saw_is_unknown(changes: dict[str, str], tag: str) -> None:
+def test_what_another_boot_or_namespace_saw_is_unknown(changes: dict[str, Any], tag: str) -> None:
     gone = dataclasses.replace(this_process(), pid=2**22 + 1, **changes)
     assert verdict(gone) is Verdict.UNKNOWN
     proof = prove_dead(node(gone, tag), "run")
@@ -151,13 +151,13 @@ def test_the_sweeper_and_its_parents_are_never_swept(tag: str, monkeypatch: pyte
     mine = {os.getpid(), os.getppid()}
     mark = frozenset({f"{MARK}={tag}".encode()})
     monkeypatch.setattr(processes, "environment", lambda pid: mark if pid in mine else read(pid))
-    monkeypatch.setattr(processes, "descendants", lambda table, roots: [])
+    monkeypatch.setattr(processes, "descendants", lambda *_: [])
     assert sweep(tag).killed == ()
 
 
 def test_what_outlives_a_sweep_is_named(tag: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with child(SLEEPER, tag) as process:
-        monkeypatch.setattr(processes, "kill", lambda stat: False)
+        monkeypatch.setattr(processes, "kill", lambda _: False)
         swept = sweep(tag, within_s=0.1)
         assert swept.killed == ()
         assert [name.split()[0] for name in swept.alive] == [str(process.pid)]
@@ -175,7 +175,7 @@ def test_dead_means_that_nothing_it_started_lives(tag: str, monkeypatch: pytest.
         agent.kill()
         agent.wait()
         with monkeypatch.context() as patch:
-            patch.setattr(processes, "kill", lambda stat: False)
+            patch.setattr(processes, "kill", lambda _: False)
             stuck = prove_dead(registered, "run", within_s=0.1)
         assert not stuck.dead
         assert "SIGKILL does not end" in stuck.evidence
