@@ -297,7 +297,7 @@ async def test_no_descriptor_is_lost_over_many_rounds_and_the_keeper_stays_small
             await b.until(RankStarted)
             b.keeper.stop(number, 0)
             await b.gone()
-        assert len(os.listdir(f"/proc/{b.keeper.pid}/fd"))  # noqa: PTH208 - a count == before
+        assert len(os.listdir(f"/proc/{b.keeper.pid}/fd")) == before  # noqa: PTH208 - a count
         with open(f"/proc/{b.keeper.pid}/status") as status:  # noqa: ASYNC230, PTH123 - of the test
             resident_kb = next(int(line.split()[1]) for line in status if "VmRSS" in line)
         assert resident_kb < 16 << 10
@@ -338,7 +338,7 @@ async def test_a_rank_that_cannot_be_forked_is_told_and_costs_no_descriptor(tmp_
         assert ended.failure is not None
         assert (ended.failure.errno, ended.failure.step) == (errno.EMFILE, "fork")
         await b.gone()
-        assert len(os.listdir(f"/proc/{b.keeper.pid}/fd"))  # noqa: PTH208 - a count == before
+        assert len(os.listdir(f"/proc/{b.keeper.pid}/fd")) == before  # noqa: PTH208 - a count
 
 
 async def test_an_order_that_comes_twice_changes_nothing(tmp_path: Path) -> None:
