@@ -172,7 +172,7 @@ class Keeper:
             self._expect_gone(grace_s)
 
     def signal(self, round: int, signum: int) -> None:  # noqa: A002 - the domain's word
-        """Forward a signal to all ranks that run."""
+        """Send a signal to all ranks that run, not to their helpers."""
         self._order("signal", round=round, signum=signum)
 
     def seen(self, local_rank: int, stream: str) -> None:

@@ -164,14 +164,15 @@ async def test_a_repeated_stop_only_shortens_the_grace(tmp_path: Path) -> None:
 async def test_a_signal_is_forwarded_and_only_that_signal_counts_as_ours(tmp_path: Path) -> None:
     async with bench(tmp_path) as b:
         b.run(
-            "trap 'echo got' USR1; echo up; while :; do sleep 0.1; done",
+            "sleep 1000 & trap 'echo got' USR1; echo up; wait; kill -0 $! && echo helper lives; wait",
             "echo up; exec sleep 1000",
             "trap 'kill -SEGV $$' USR1; echo up; while :; do sleep 0.1; done",
         )
         for local_rank in range(3):
             await b.wait_for_line("up", local_rank)
         b.keeper.signal(0, signal.SIGUSR1)
-        await b.wait_for_line("got")
+        await b.wait_for_line("helper lives")
+        assert "got" in b.path(0).read_text()
         while len(b.all(RankExited)) < 2:
             await b.until(RankExited)
         ends = {end.local_rank: (end.signal, end.by) for end in b.all(RankExited)}

@@ -163,6 +163,15 @@ async def test_a_frozen_keeper_does_not_hold_up_the_end_of_the_agent(
         os.kill(b.keeper.pid, signal.SIGSTOP)
 
 
+async def test_the_agent_may_end_while_its_keeper_dies(tmp_path: Path) -> None:
+    for _ in range(5):
+        async with bench(tmp_path) as b:
+            b.run(FAMILY)
+            await b.until(RankStarted)
+            os.kill(b.keeper.pid, signal.SIGKILL)
+            b.keeper.stop(0, 0)  # into a socket that is closing
+
+
 async def test_an_agent_that_talks_nonsense_is_treated_as_gone(tmp_path: Path) -> None:
     async with bench(tmp_path) as b:
         b.run(FAMILY)
