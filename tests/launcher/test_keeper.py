@@ -15,9 +15,10 @@ from blockbuster import blockbuster_ctx
 from keeper_kit import Bench, alive, bench, death, marked, nothing_left, python
 
 from nvrx_async.job.records import EndedBy
+from nvrx_launcher.errors import KeeperStartError
 from nvrx_launcher.keeper.linux import boottime_s
 from nvrx_launcher.keeper_events import Fenced, KeeperLost, RankExited, RankStarted, StartRefused
-from nvrx_launcher.keeper_link import PROGRAM, Keeper, KeeperStartError
+from nvrx_launcher.keeper_link import PROGRAM, Keeper
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -292,14 +293,14 @@ async def test_the_keeper_survives_signals_meant_for_the_agent(tmp_path: Path) -
 
 async def test_no_descriptor_is_lost_over_many_rounds_and_the_keeper_stays_small(tmp_path: Path) -> None:
     async with bench(tmp_path) as b:
-        before = len(os.listdir(f"/proc/{b.keeper.pid}/fd"))  # noqa: PTH208 - a count
+        before = len(os.listdir(f"/proc/{b.keeper.pid}/fd"))
         for number in range(50):
             b.run("echo x", "exec sleep 1000", "nope-nope", round=number)
             await b.until(RankStarted)
             b.keeper.stop(number, 0)
             await b.gone()
-        assert len(os.listdir(f"/proc/{b.keeper.pid}/fd")) == before  # noqa: PTH208 - a count
-        with open(f"/proc/{b.keeper.pid}/status") as status:  # noqa: ASYNC230, PTH123 - of the test
+        assert len(os.listdir(f"/proc/{b.keeper.pid}/fd")) == before
+        with open(f"/proc/{b.keeper.pid}/status") as status:  # noqa: ASYNC230 - of the test
             resident_kb = next(int(line.split()[1]) for line in status if "VmRSS" in line)
         assert resident_kb < 16 << 10
 
@@ -332,14 +333,14 @@ async def test_the_end_of_the_context_kills_everything_also_when_its_body_fails(
 
 async def test_a_rank_that_cannot_be_forked_is_told_and_costs_no_descriptor(tmp_path: Path) -> None:
     async with bench(tmp_path) as b:
-        before = len(os.listdir(f"/proc/{b.keeper.pid}/fd"))  # noqa: PTH208 - a count
+        before = len(os.listdir(f"/proc/{b.keeper.pid}/fd"))
         resource.prlimit(b.keeper.pid, resource.RLIMIT_NOFILE, (before + 3, before + 3))
         b.run("true")
         ended = await b.until(RankExited)
         assert ended.failure is not None
         assert (ended.failure.errno, ended.failure.step) == (errno.EMFILE, "fork")
         await b.gone()
-        assert len(os.listdir(f"/proc/{b.keeper.pid}/fd")) == before  # noqa: PTH208 - a count
+        assert len(os.listdir(f"/proc/{b.keeper.pid}/fd")) == before
 
 
 async def test_an_order_that_comes_twice_changes_nothing(tmp_path: Path) -> None:
