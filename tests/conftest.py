@@ -10,7 +10,7 @@ import sys
 import threading
 import types
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -99,14 +99,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _product_never_blocks_the_loop() -> Iterator[None]:
     """Law 5's other half: a blocking call under a product frame in a running loop fails the test."""
     blocking = BlockBuster(scanned_modules=[root.name for root in ROOTS], excluded_modules=[_keeper()])
-    acquire = blocking.functions["threading.Lock.acquire"]
-    does_not_wait = acquire.can_block_predicate
-    acquire.can_block_predicate = lambda *args, **kwargs: (
-        does_not_wait(*args, **kwargs) or _joins_grpcs_poller()
-    )
+    for name, function in blocking.functions.items():
+        if name == "threading.Lock.acquire":
+            function.can_block_predicate = _either(function.can_block_predicate, _joins_grpcs_poller)
+        elif name.startswith(("io.", "os.listdir", "os.scandir")):
+            function.can_block_predicate = _either(function.can_block_predicate, _is_of_proc)
     blocking.activate()
     yield
     blocking.deactivate()
+
+
+def _either(*predicates: Callable[..., bool]) -> Callable[..., bool]:
+    return lambda *args, **kwargs: any(predicate(*args, **kwargs) for predicate in predicates)
+
+
+def _is_of_proc(subject: Any = "", *_: Any, **__: Any) -> bool:
+    """A folder or file of /proc, which is the kernel's memory: no device to wait for."""
+    return str(getattr(subject, "name", subject)).startswith("/proc")
 
 
 def _keeper() -> types.ModuleType:
@@ -116,8 +125,8 @@ def _keeper() -> types.ModuleType:
     return package
 
 
-def _joins_grpcs_poller() -> bool:
-    """The one exception: when its last channel or server is collected, grpc.aio joins its own poller thread."""
+def _joins_grpcs_poller(*_: Any, **__: Any) -> bool:
+    """When its last channel or server is collected, grpc.aio joins its own poller thread."""
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code.co_name == "join" and isinstance(frame.f_locals.get("self"), threading.Thread):
