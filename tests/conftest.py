@@ -102,7 +102,7 @@ def _product_never_blocks_the_loop() -> Iterator[None]:
     for name, function in blocking.functions.items():
         if name == "threading.Lock.acquire":
             function.can_block_predicate = _either(function.can_block_predicate, _joins_grpcs_poller)
-        elif name.startswith(("io.", "os.listdir", "os.scandir")):
+        elif name.startswith(("io.", "os.listdir", "os.scandir", "os.read")):
             function.can_block_predicate = _either(function.can_block_predicate, _is_of_proc)
     blocking.activate()
     yield
@@ -115,7 +115,12 @@ def _either(*predicates: Callable[..., bool]) -> Callable[..., bool]:
 
 def _is_of_proc(subject: Any = "", *_: Any, **__: Any) -> bool:
     """A folder or file of /proc, which is the kernel's memory: no device to wait for."""
-    return str(getattr(subject, "name", subject)).startswith("/proc")
+    path = (
+        os.readlink(f"/proc/self/fd/{subject}")
+        if isinstance(subject, int)
+        else getattr(subject, "name", subject)
+    )
+    return str(path).startswith("/proc/") or path == "/proc"
 
 
 def _keeper() -> types.ModuleType:
