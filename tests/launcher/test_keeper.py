@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 from blockbuster import blockbuster_ctx
-from keeper_kit import Bench, alive, bench, death, marked, nothing_left, python
+from keeper_kit import Bench, alive, bench, death, marked, python
 
 from nvrx_async.job.records import EndedBy
 from nvrx_launcher.errors import KeeperStartError
@@ -22,8 +22,6 @@ from nvrx_launcher.keeper_link import PROGRAM, Keeper
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-__all__ = ["nothing_left"]
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,11 @@ from pathlib import Path
 
 import anyio
 import pytest
-from keeper_kit import Bench, bench, nothing_left, python
+from keeper_kit import Bench, bench, python
 
 from nvrx_launcher.keeper.linux import boottime_s
 from nvrx_launcher.keeper.spool import INDEX_EVERY_BYTES, INDEX_RECORD, Spool
 from nvrx_launcher.keeper_events import Grew, RankExited, RankStarted, SpoolWarning
-
-__all__ = ["nothing_left"]
 
 
 def index_of(path: Path) -> list[tuple[int, float]]:

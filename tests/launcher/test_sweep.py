@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from keeper_kit import alive, bystander, marked, nothing_left, reap_orphans
+from keeper_kit import alive, bystander, marked, reap_orphans
 
 from nvrx_async.job.records import Node, Process
 from nvrx_launcher.keeper import processes
@@ -30,8 +30,6 @@ from nvrx_launcher.sweep import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-__all__ = ["nothing_left"]
 
 
 @contextmanager
