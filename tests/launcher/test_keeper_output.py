@@ -11,7 +11,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from keeper_kit import Bench, bench, nothing_left, python
+from keeper_kit import Bench, bench, death, nothing_left, python
 
 from nvrx_launcher.keeper.linux import boottime_s
 from nvrx_launcher.keeper.spool import INDEX_EVERY_BYTES, INDEX_RECORD, Spool
@@ -47,9 +47,16 @@ async def test_what_was_written_right_before_sigkill_is_in_the_file_when_the_end
     tmp_path: Path,
 ) -> None:
     async with bench(tmp_path) as b:
-        b.run("head -c 200000 /dev/zero; echo last words >&2; kill -KILL $$")
+        os.mkfifo(tmp_path / "go")
+        b.run("echo up; read go < go; head -c 900000 /dev/zero; echo last words >&2; kill -KILL $$")
+        pid = (await b.until(RankStarted)).pid
+        await b.wait_for_line("up")
+        os.kill(b.keeper.pid, signal.SIGSTOP)  # output and end reach it at once
+        await anyio.to_thread.run_sync((tmp_path / "go").write_text, "\n")
+        await death(pid)
+        os.kill(b.keeper.pid, signal.SIGCONT)
         await b.until(RankExited)
-        assert b.path(0).stat().st_size == 200_000
+        assert b.path(0).stat().st_size == 900_003
         assert b.path(0, "stderr").read_text() == "last words\n"
         await b.gone()
 
