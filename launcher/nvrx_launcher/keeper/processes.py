@@ -46,8 +46,13 @@ def table() -> dict[int, Stat]:
     return {stat.pid: stat for stat in found if stat is not None}
 
 
-def descendants(processes: Mapping[int, Stat], roots: Collection[int]) -> list[Stat]:
-    """All processes below the roots, zombies included, parents before their children."""
+def descendants(
+    processes: Mapping[int, Stat], roots: Collection[int], besides: Collection[int] = ()
+) -> list[Stat]:
+    """All processes below the roots, zombies included, parents before their children.
+
+    Those in `besides` are left out, with all that is below them.
+    """
     children: dict[int, list[Stat]] = {}
     for stat in processes.values():
         children.setdefault(stat.parent, []).append(stat)
@@ -55,6 +60,8 @@ def descendants(processes: Mapping[int, Stat], roots: Collection[int]) -> list[S
     todo = list(roots)
     for pid in todo:  # grows while it is walked
         for child in children.get(pid, ()):
+            if child.pid in besides:
+                continue
             below.append(child)
             todo.append(child.pid)
     return below
