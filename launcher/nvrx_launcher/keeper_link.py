@@ -408,7 +408,7 @@ def _on_wire(command: RankCommand) -> dict[str, Any]:
 
 def _release_on_wire(release: Release) -> dict[str, Any]:
     names = {_bytes_kept(name): _bytes_kept(value) for name, value in release.names.items()}
-    return {"pid": release.pid, "names": names}
+    return {"pid": release.pid, "names": names, "wait_ms": release.wait_ms}
 
 
 def _bytes_kept(text: str) -> str:

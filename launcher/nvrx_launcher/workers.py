@@ -54,10 +54,11 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Which idle process becomes the rank, and the variables that it did not get at its start."""
+    """Which idle process becomes the rank, after how long, and the variables it did not get at its start."""
 
     pid: int
     names: Mapping[str, str]
+    wait_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,12 +62,15 @@ class Hook:
         open_still = bool(data) and len(self._pending) <= _MAX_LINE_BYTES
         return [line.decode("utf-8", "surrogateescape") for line in lines], open_still
 
-    def release(self, names: Mapping[str, str]) -> bool:
-        """Send an idle process its place; False if it does not take it at once, which it always would."""
+    def release(self, names: Mapping[str, str], wait_ms: int) -> bool:
+        """Send an idle process its place; False if it does not take it at once, which it always would.
+
+        It goes on after `wait_ms`.
+        """
         entries = b"\0".join(
             f"{name}={value}".encode("utf-8", "surrogateescape") for name, value in names.items()
         )
-        frame = len(entries).to_bytes(4, "big") + entries
+        frame = len(entries).to_bytes(4, "big") + wait_ms.to_bytes(4, "big") + entries
         try:
             return self._ours.send(frame, socket.MSG_NOSIGNAL) == len(frame)
         except OSError:

@@ -73,7 +73,7 @@ class Nursery:
         idle = self._by_rank.get(local_rank)
         if release is None or idle is None or idle.rank.pid != release["pid"] or not idle.ready:
             return None
-        if not idle.hook.release(release["names"]):
+        if not idle.hook.release(release["names"], release["wait_ms"]):
             self.discard(local_rank)
             return None
         del self._by_rank[local_rank], self.idle[idle.rank.pid]

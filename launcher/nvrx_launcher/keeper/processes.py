@@ -86,6 +86,16 @@ def kill(stat: Stat) -> bool:
         os.close(pidfd)
 
 
+def ignores(pid: int, signum: int) -> bool:
+    """Whether a signal would do nothing: ignored, and not blocked, as it is on the way from fork to exec."""
+    masks = {
+        name: int(value, 16) >> (signum - 1) & 1
+        for name, _, value in (line.partition(b":") for line in _read(f"/proc/{pid}/status").split(b"\n"))
+        if name in (b"SigIgn", b"SigBlk")
+    }
+    return bool(masks.get(b"SigIgn") and not masks.get(b"SigBlk"))
+
+
 def environment(pid: int) -> frozenset[bytes]:
     """`NAME=value` as the process got them at its exec; empty for zombies and processes of other users."""
     return frozenset(_read(f"/proc/{pid}/environ").split(b"\0"))

@@ -45,7 +45,9 @@ class Round:
         if grace_s <= 0:
             self.kill()
         elif first:
-            self.signal(signal.SIGTERM)
+            for rank in self.running:  # one that ignores SIGTERM would only wait for the end of the grace
+                ignored = processes.ignores(rank.pid, signal.SIGTERM)
+                rank.send(signal.SIGKILL if ignored else signal.SIGTERM)
 
     def signal(self, signum: int) -> None:
         """Send a signal to every rank that runs."""

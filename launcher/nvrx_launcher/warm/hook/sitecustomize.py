@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # would leave `typing` behind in the user's program
 _HOOK = "NVRX_HOOK"
 _NAME = "sitecustomize"
 _UNFIT_EXIT = 0
-_LENGTH_BYTES = 4
+_NUMBER_BYTES = 4
 
 
 class _Line:
@@ -46,6 +46,9 @@ class _Line:
                 os._exit(_UNFIT_EXIT)
             data += more
         return data
+
+    def read_number(self) -> int:
+        return int.from_bytes(self.read(_NUMBER_BYTES), "big")
 
     def close(self) -> None:
         os.close(self._fd)
@@ -193,9 +196,12 @@ def _unfit(reads: Collection[str]) -> str:
 
 def _become_a_rank(line: _Line) -> None:
     """Wait for the place in the world, and be what a process that starts now would be."""
-    size = int.from_bytes(line.read(_LENGTH_BYTES), "big")
+    size, wait_ms = line.read_number(), line.read_number()
     entries = line.read(size).split(b"\0") if size else []
     line.close()
+    if wait_ms:
+        select: Any = __import__("select")
+        select.select((), (), (), wait_ms / 1000)
     for entry in entries:
         name, _, value = entry.partition(b"=")
         os.environb[name] = value
