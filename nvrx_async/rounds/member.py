@@ -7,6 +7,7 @@ what became of them, and leaves. What other agents do is the coordinator's to ju
 from __future__ import annotations
 
 from nvrx_async.etcd.types import CreatedAt, Delete, Empty, Exists, ModifiedAt, Operation, Put, Scope, Txn
+from nvrx_async.faults import signal_name
 from nvrx_async.job.codec import encode
 from nvrx_async.job.keys import current
 from nvrx_async.job.records import (
@@ -478,7 +479,10 @@ class Member:
 
     def _go(self, now: Now, now_round: Round, registered: Registration, leave: LeaveRequested) -> str:
         """Leave: stop the ranks, say so, and write the outcome if nobody else is left to."""
-        ranks, reason = self._ranks, f"{registered.node.node_id} leaves: it was sent signal {leave.signal}"
+        ranks, reason = (
+            self._ranks,
+            f"{registered.node.node_id} leaves: it was sent {signal_name(leave.signal)}",
+        )
         seated = ranks is not None and ranks.round == now_round.number and not self._is_done(ranks)
         if ranks is not None:
             self._stop(ranks, grace=True, reason=reason)
@@ -506,7 +510,7 @@ class Member:
     ) -> str:
         """The outcome of a job that everybody left. Refused means that others stay: it is theirs."""
         keys, code = registered.keys, SIGNAL_BASE + leave.signal
-        reason = f"stopped by signal {leave.signal}"
+        reason = f"stopped by {signal_name(leave.signal)}"
         if self._asked_last and self._in_flight is None:
             return self._finish(code, reason)
         outcome = Outcome(
