@@ -385,13 +385,12 @@ class Member:
 
     def _await_round(self, now: Now, now_round: Round, registered: Registration) -> str:
         if now_round.phase is Phase.FORMING:
-            return self._join(now, now_round, registered)
+            return self._join(now, now_round.number, registered)
         if now_round.phase is Phase.RUNNING:
             return self._take_seat(now, now_round, registered)
         return "the attempt ends"
 
-    def _join(self, now: Now, now_round: Round, registered: Registration) -> str:
-        keys, number = registered.keys, now_round.number
+    def _join(self, now: Now, number: int, registered: Registration) -> str:
         if self._joined >= number:
             return f"joined round {number}; waiting for the others"
         if self._unfit:
@@ -399,7 +398,8 @@ class Member:
         joining = self._join_of(now, number, registered)
         if joining is None:
             return f"waiting for a port, or for a renewal, to join round {number}"
-        self._commit("join", self._txn(registered, joining, when=(self._at(keys.round),)), joins=number)
+        at = self._at(registered.keys.round)
+        self._commit("join", self._txn(registered, joining, when=(at,)), joins=number)
         return f"joining round {number}"
 
     def _join_of(self, now: Now, number: int, registered: Registration) -> Put | None:
@@ -427,7 +427,8 @@ class Member:
         mine = assignment is not None and assignment.seat.incarnation == registered.node.incarnation
         if assignment is None or not mine:
             self._tell_running(now_round, None)
-            return f"spare in round {number}"
+            # Nothing of a spare lives in any round: it is ready for the next one before that begins.
+            return f"spare in round {number}; {self._join(now, number + 1, registered)}"
         if self._mirror.get(keys.interrupt(number)) is not None:
             self._ranks = OwnRanks(assignment, gone=True, stopping=True)
             return self._tend(now, self._ranks, now_round, registered)
