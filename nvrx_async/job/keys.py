@@ -40,6 +40,12 @@ class AttemptKeys:
     run_id: str
     attempt: int
 
+    @classmethod
+    def holding(cls, key: str) -> AttemptKeys:
+        """The attempt that a key of it belongs to."""
+        _, _, _, run_id, attempt, _ = key.split("/", 5)
+        return cls(run_id, int(attempt))
+
     @property
     def base(self) -> str:
         """Prefix of all keys of the attempt, with its slash."""

@@ -6,6 +6,7 @@ Times named `*_s` in this room are seconds of `CLOCK_BOOTTIME` on this host, nev
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from nvrx_async.etcd.types import Deleted, KeyValue, Listing, Txn
@@ -116,12 +117,20 @@ class RanksGone:
     unkillable: tuple[int, ...] = ()
 
 
+class Proof(Enum):
+    """What this host can tell of the process behind a registration."""
+
+    DEAD = "dead"
+    ALIVE = "alive"
+    UNKNOWN = "unknown"
+
+
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """Whether the process behind a node's registration is dead, and nothing that it started lives."""
+    """Answer to ProveDead. DEAD also says that nothing that process started lives; UNKNOWN: not of this host."""
 
     incarnation: str
-    dead: bool
+    proof: Proof
     evidence: str
 
 

@@ -1,0 +1,275 @@
+"""How an agent enters a job: open its first or next attempt, register in the living one, or stay out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from nvrx_async.etcd.types import CreatedAt, Exists, ModifiedAt, Operation, Put, Scope, Txn
+from nvrx_async.job.codec import encode
+from nvrx_async.job.keys import AttemptKeys, current
+from nvrx_async.job.records import Current, Job, JobSpec, Node, Outcome, Phase, Round
+from nvrx_async.rounds.events import Now, Proof
+from nvrx_async.rounds.fencing import takeover_wait_s
+from nvrx_async.rounds.identity import Identity
+from nvrx_async.rounds.mirror import Mirror
+
+LAPSE_SLACK_S = 2.0
+"""How long after a TTL an unexplained registration may stay before its holder counts as alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Begin this attempt: one transaction opens it and registers this agent."""
+
+    keys: AttemptKeys
+    node: Node
+    txn: Txn
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Register in the living attempt."""
+
+    keys: AttemptKeys
+    node: Node
+    txn: Txn
+
+
+@dataclass(frozen=True, slots=True)
+class Prove:
+    """Ask whether the holder of this agent's node id is dead."""
+
+    holder: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """The holder of this agent's node id is dead: end its lease."""
+
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nothing to do before `until_s` or a change."""
+
+    reason: str
+    until_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """This launch is over already; its verdict is this agent's too."""
+
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """This agent must not enter; the message says why, with evidence and what to do."""
+
+    message: str
+
+
+Entry = Open | Register | Prove | Evict | Pause | Adopt | Refuse
+
+
+class Entrance:
+    """Decides how to enter, from the keys of `scopes()` and what was proven about holders of the node id."""
+
+    def __init__(self, me: Identity, spec: JobSpec) -> None:
+        self._me = me
+        self._spec = spec
+        self.proofs: dict[str, Proof] = {}
+        self._dead: dict[str, str] = {}
+        self._empty_since_s: float | None = None
+        self._held_since_s: dict[str, float] = {}
+
+    def scopes(self, mirror: Mirror) -> frozenset[Scope]:
+        """Only the keys this decision needs: a thousand agents that enter must not each read all others."""
+        wanted = {Scope(current(self._me.run_id))}
+        keys = self._keys(mirror)
+        if keys is not None:
+            wanted |= {Scope(keys.job), Scope(keys.outcome)}
+            wanted |= {Scope(keys.node(node_id)) for node_id in self._candidate_ids(mirror, keys)}
+            job = mirror.record(Job, keys.job)
+            if job is not None and not self._same_launch(job.launch_id):
+                wanted |= {keys.nodes}
+        return frozenset(wanted)
+
+    def decide(self, now: Now, mirror: Mirror) -> Entry:
+        """What to do next to enter the job."""
+        if not mirror.knows(*self.scopes(mirror)):
+            return Pause("reading the job's keys")
+        keys = self._keys(mirror)
+        if keys is None:
+            return self._open(AttemptKeys(self._me.run_id, 0), mirror, now)
+        outcome = mirror.record(Outcome, keys.outcome)
+        if outcome is not None:
+            if self._me.launch_id is not None and outcome.launch_id == self._me.launch_id:
+                return Adopt(outcome)
+            return self._open(AttemptKeys(keys.run_id, keys.attempt + 1), mirror, now, after=keys)
+        job = mirror.record(Job, keys.job)
+        if job is None:
+            return Pause("reading the job's specification")
+        if self._same_launch(job.launch_id):
+            return self._enter(keys, job, mirror, now)
+        return self._enter_or_succeed(keys, job, mirror, now)
+
+    def _enter_or_succeed(self, keys: AttemptKeys, job: Job, mirror: Mirror, now: Now) -> Entry:
+        nodes = mirror.records(Node, keys.nodes)
+        if not nodes and not self._dead:
+            return self._succeed(keys, job, mirror, now)
+        self._empty_since_s = None
+        if job.launch_id is not None and self._me.launch_id is not None and job.spec == self._spec:
+            return Pause(
+                f"launch {job.launch_id} of run id {keys.run_id} still has nodes ({', '.join(sorted(nodes))}): "
+                "waiting until they are gone"
+            )
+        return self._enter(keys, job, mirror, now)
+
+    def _succeed(self, keys: AttemptKeys, job: Job, mirror: Mirror, now: Now) -> Entry:
+        """The attempt has no node left and no verdict: the next one may begin when its ranks are surely dead."""
+        following = AttemptKeys(keys.run_id, keys.attempt + 1)
+        if self._me.takeover or _restarted_by_scheduler(job.launch_id, self._me.launch_id):
+            return self._open(following, mirror, now)
+        if self._empty_since_s is None:
+            self._empty_since_s = now.s
+        ready_s = self._empty_since_s + takeover_wait_s(job.spec)
+        if now.s < ready_s:
+            return Pause(
+                f"attempt {keys.attempt} of run id {keys.run_id} left no verdict and has no node; its ranks are "
+                f"surely dead {takeover_wait_s(job.spec):g} s after that was seen, then attempt "
+                f"{following.attempt} begins (--takeover if you know that they are dead)",
+                ready_s,
+            )
+        return self._open(following, mirror, now)
+
+    def _enter(self, keys: AttemptKeys, job: Job, mirror: Mirror, now: Now) -> Entry:
+        if job.spec != self._spec:
+            return Refuse(_different_spec(keys.run_id, job.spec, self._spec))
+        for node_id in self._candidate_ids(mirror, keys):
+            held = mirror.get(keys.node(node_id))
+            if held is None:
+                node = self._me.node(node_id, now.utc, succeeds=self._dead.get(node_id))
+                return Register(keys, node, self._registration(keys, node, mirror))
+            holder = mirror.record(Node, held.key)
+            if holder is None:
+                continue
+            entry = self._judge_holder(holder, held.lease, now)
+            if entry is not None:
+                return entry
+        raise AssertionError("the last candidate id is free by construction")
+
+    def _judge_holder(self, holder: Node, lease: int, now: Now) -> Entry | None:
+        """What to do about the holder of a wished id; None when it lives and the next id is to be tried."""
+        proof = self.proofs.get(holder.incarnation)
+        if proof is None:
+            return Prove(holder)
+        if proof is Proof.DEAD:
+            self._dead[holder.node_id] = holder.incarnation
+            return Evict(lease)
+        since_s = self._held_since_s.setdefault(holder.incarnation, now.s)
+        lapses_s = since_s + self._spec.lease_ttl_s + LAPSE_SLACK_S
+        if proof is Proof.UNKNOWN and now.s < lapses_s:
+            return Pause(f"node id {holder.node_id} is held by another agent, perhaps a dead one", lapses_s)
+        if self._me.fixed_id:
+            return Refuse(
+                f"node id {holder.node_id} is taken by a living agent (host {holder.host}, "
+                f"pid {holder.process.pid}, since {holder.registered_utc})\n\n"
+                "hint: give each agent its own --node-id, or leave the option out"
+            )
+        return None
+
+    def _candidate_ids(self, mirror: Mirror, keys: AttemptKeys) -> list[str]:
+        """Wished id, then `<id>-2`, … : all that are held by others, and the first free one."""
+        ids = [self._me.node_id]
+        while not self._me.fixed_id and self._lives(mirror, keys.node(ids[-1])):
+            ids.append(f"{self._me.node_id}-{len(ids) + 1}")
+        return ids
+
+    def _lives(self, mirror: Mirror, key: str) -> bool:
+        holder = mirror.record(Node, key)
+        if holder is None or holder.incarnation == self._me.incarnation:
+            return False
+        proof = self.proofs.get(holder.incarnation)
+        return proof is not None and proof is not Proof.DEAD
+
+    def _open(self, keys: AttemptKeys, mirror: Mirror, now: Now, after: AttemptKeys | None = None) -> Open:
+        node = self._me.node(self._me.node_id, now.utc, None)
+        job = Job(self._spec, self._me.launch_id, now.utc)
+        first = Round(0, Phase.FORMING, now.utc, why="the job begins")
+        moved = ModifiedAt(current(keys.run_id), mirror.revision(current(keys.run_id)))
+        final = (Exists(after.outcome),) if after else ()
+        txn = Txn(
+            when=(moved, *final),
+            then=(
+                Put(current(keys.run_id), encode(Current(keys.attempt, now.utc))),
+                Put(keys.job, encode(job)),
+                Put(keys.round, encode(first)),
+                *self._own_keys(keys, node),
+            ),
+        )
+        return Open(keys, node, txn)
+
+    def _registration(self, keys: AttemptKeys, node: Node, mirror: Mirror) -> Txn:
+        return Txn(
+            when=(
+                ModifiedAt(current(keys.run_id), mirror.revision(current(keys.run_id))),
+                CreatedAt(keys.outcome, 0),
+                CreatedAt(keys.node(node.node_id), 0),
+            ),
+            then=self._own_keys(keys, node),
+        )
+
+    def _own_keys(self, keys: AttemptKeys, node: Node) -> tuple[Operation, ...]:
+        lease = self._me.lease
+        return (
+            Put(keys.node(node.node_id), encode(node), lease),
+            Put(keys.election(lease), encode(_Candidacy(node.node_id, node.incarnation)), lease),
+        )
+
+    def _keys(self, mirror: Mirror) -> AttemptKeys | None:
+        held = mirror.record(Current, current(self._me.run_id))
+        return AttemptKeys(self._me.run_id, held.attempt) if held else None
+
+    def _same_launch(self, launch_id: str | None) -> bool:
+        return launch_id is not None and launch_id == self._me.launch_id
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidacy:
+    """Value of an election key; only its create revision decides."""
+
+    node_id: str
+    incarnation: str
+
+
+def _restarted_by_scheduler(old: str | None, new: str | None) -> bool:
+    """Whether the same scheduler job started again, which it does only when its old processes are gone."""
+    if old is None or new is None:
+        return False
+    old_job, _, old_count = old.rpartition(".")
+    new_job, _, new_count = new.rpartition(".")
+    counts = old_count.isdigit() and new_count.isdigit()
+    return old_job != "" and old_job == new_job and counts and int(new_count) > int(old_count)
+
+
+def _different_spec(run_id: str, theirs: JobSpec, ours: JobSpec) -> str:
+    differing = [
+        field.name for field in fields(JobSpec) if getattr(theirs, field.name) != getattr(ours, field.name)
+    ]
+    return (
+        f"run id {run_id} belongs to a living job with another specification\n"
+        f"  its  {_spelled(theirs, differing)}\n"
+        f"  ours {_spelled(ours, differing)}\n\n"
+        "hint: give this job its own --rdzv-id, or start all nodes of one job with the same options"
+    )
+
+
+def _spelled(spec: JobSpec, names: list[str]) -> str:
+    values: Mapping[str, object] = {name: getattr(spec, name) for name in names}
+    return ", ".join(
+        f"{name}: {' '.join(value) if isinstance(value, tuple) else value}" for name, value in values.items()
+    )

@@ -1,0 +1,45 @@
+"""Who an agent is in one life of it: one lease, one incarnation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nvrx_async.job.records import Node, Process
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """All that this agent knows of itself before it has read a key.
+
+    `node_id` is a wish: without `fixed_id` a second agent on the host takes `<node_id>-2` and so on.
+    `launch_id` names one launch by a scheduler (None when nothing tells); `takeover` is the person's word
+    that an attempt which left no verdict is dead. `started_s` is when this life began.
+    """
+
+    run_id: str
+    node_id: str
+    fixed_id: bool
+    incarnation: str
+    host: str
+    address: str
+    slots: int
+    process: Process
+    lease: int
+    started_s: float
+    launch_id: str | None = None
+    order: int | None = None
+    takeover: bool = False
+
+    def node(self, node_id: str, registered_utc: str, succeeds: str | None) -> Node:
+        """This agent's registration under the id it took."""
+        return Node(
+            node_id=node_id,
+            incarnation=self.incarnation,
+            host=self.host,
+            address=self.address,
+            slots=self.slots,
+            process=self.process,
+            registered_utc=registered_utc,
+            succeeds=succeeds,
+            order=self.order,
+        )

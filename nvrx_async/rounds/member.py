@@ -1,0 +1,655 @@
+"""The member machine: what this agent does with its own ranks and its own keys.
+
+It enters the job, joins rounds, starts the ranks it was assigned, stops them when the round is over, reports
+what became of them, and leaves. What other agents do is the coordinator's to judge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nvrx_async.etcd.types import CreatedAt, Delete, Exists, ModifiedAt, Operation, Put, Scope, Txn
+from nvrx_async.job.codec import encode
+from nvrx_async.job.keys import AttemptKeys, current
+from nvrx_async.job.records import (
+    Assignment,
+    Current,
+    Done,
+    End,
+    Fault,
+    FaultKind,
+    Interrupt,
+    JobSpec,
+    Join,
+    Node,
+    Outcome,
+    Phase,
+    RankEnd,
+    Round,
+)
+from nvrx_async.rounds.effects import (
+    Campaign,
+    Commit,
+    Decision,
+    Effect,
+    Finish,
+    Finished,
+    Interrupted,
+    Judged,
+    Notice,
+    Notify,
+    ProveDead,
+    RankFailed,
+    Registered,
+    ReservePort,
+    Revoke,
+    RoundRunning,
+    StartRanks,
+    StopRanks,
+    Waiting,
+)
+from nvrx_async.rounds.entry import Adopt, Entrance, Evict, Open, Pause, Prove, Refuse, Register
+from nvrx_async.rounds.events import (
+    Committed,
+    Event,
+    KeeperLost,
+    KeeperReady,
+    LeaseLost,
+    LeaveRequested,
+    Now,
+    PortReserved,
+    Proven,
+    RankEnded,
+    RanksGone,
+    Refused,
+    Renewed,
+)
+from nvrx_async.rounds.identity import Identity
+from nvrx_async.rounds.mirror import Mirror
+
+USAGE = 2
+REQUEUE = 75
+SIGNAL_BASE = 128
+LEAVE_LIMIT_S = 5.0
+"""How long a leaving agent tries to say so to etcd once its ranks are gone."""
+
+
+@dataclass(slots=True)
+class _Ranks:
+    """This node's ranks in one round. `gone`: none lives and all output was read; `stopping`: told to stop."""
+
+    assignment: Assignment
+    ends: tuple[RankEnd, ...] = ()
+    gone: bool = False
+    unkillable: tuple[int, ...] = ()
+    stopping: bool = False
+    killing: bool = False
+    keeper_lost: bool = False
+
+    @property
+    def round(self) -> int:
+        return self.assignment.round
+
+    @property
+    def failure(self) -> RankEnd | None:
+        """The first end that is a fault of its own."""
+        return next((end for end in self.ends if end.kind not in (None, FaultKind.STOPPED_BY_US)), None)
+
+    @property
+    def finished(self) -> bool:
+        """All ranks exited with 0."""
+        return (
+            self.gone
+            and len(self.ends) == self.assignment.seat.slots
+            and all(end.kind is None for end in self.ends)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Registration:
+    keys: AttemptKeys
+    node: Node
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    """The commit under way, and the round it speaks of. `joins`: it also joins that round."""
+
+    tag: str
+    round: int = -1
+    joins: int = -1
+
+
+class Member:
+    """See the module. One object lives for one life of the agent: one lease, one incarnation."""
+
+    def __init__(self, me: Identity, spec: JobSpec) -> None:
+        self._me = me
+        self._spec = spec
+        self._mirror = Mirror()
+        self._entrance = Entrance(me, spec)
+        self._entering: Open | Register | None = None
+        self._registration: _Registration | None = None
+        self._ranks: _Ranks | None = None
+        self._reported = -1
+        self._joined = -1
+        self._done_round = -1
+        self._unfit = False
+        self._ports: dict[int, int] = {}
+        self._asked_port = -1
+        self._keeper: int | None = None
+        self._good_until_s = 0.0
+        self._lease_lost = False
+        self._leave: LeaveRequested | None = None
+        self._left = False
+        self._leave_by_s: float | None = None
+        self._in_flight: _InFlight | None = None
+        self._asked_proof: set[str] = set()
+        self._revoked: set[int] = set()
+        self._told: set[object] = set()
+        self._finished = False
+        self._effects: list[Effect] = []
+        self._wake_at_s: float | None = None
+
+    # What must be known -------------------------------------------------------------------------------
+
+    def scopes(self) -> frozenset[Scope]:
+        """The handful of single keys an agent follows; a leaving one also looks whether it is the last."""
+        registered = self._registration
+        if registered is None:
+            return self._entrance.scopes(self._mirror)
+        keys = registered.keys
+        wanted = {
+            Scope(current(keys.run_id)),
+            Scope(keys.outcome),
+            Scope(keys.round),
+            Scope(keys.node(registered.node.node_id)),
+        }
+        now_round = self._mirror.record(Round, keys.round)
+        if now_round is not None:
+            number = now_round.number
+            wanted |= {Scope(keys.interrupt(number)), Scope(keys.end(number))}
+            if number > 0:
+                wanted |= {Scope(keys.end(number - 1))}
+            if now_round.token is not None:
+                wanted |= {Scope(keys.assignment(number, now_round.token, registered.node.node_id))}
+        if self._left:
+            wanted |= {keys.nodes}
+        return frozenset(wanted)
+
+    # What is known ------------------------------------------------------------------------------------
+
+    def observe(self, event: Event, now: Now) -> None:
+        """Note an event."""
+        del now
+        self._mirror.open(self.scopes())
+        self._mirror.observe(event)
+        match event:
+            case Committed(tag=tag, txns=txns):
+                if self._in_flight is not None and tag == self._in_flight.tag:
+                    committed, self._in_flight = self._in_flight, None
+                    self._committed(committed, txns[-1][1])
+            case Refused(tag=tag):
+                if self._in_flight is not None and tag == self._in_flight.tag:
+                    self._in_flight = None
+            case Renewed(good_until_s=good_until_s):
+                self._good_until_s = max(self._good_until_s, good_until_s)
+            case LeaseLost():
+                self._lease_lost = True
+            case PortReserved(round=number, port=port):
+                self._ports[number] = port
+            case Proven(incarnation=incarnation, proof=proof):
+                self._entrance.proofs[incarnation] = proof
+            case LeaveRequested():
+                self._leave = self._leave or event
+            case KeeperReady(generation=generation):
+                self._keeper = generation
+            case KeeperLost(generation=generation):
+                self._keeper_lost(generation)
+            case RankEnded(round=number, end=end):
+                self._rank_ended(number, end)
+            case RanksGone():
+                self._ranks_gone(event)
+            case _:
+                pass
+        self._mirror.open(self.scopes())
+
+    def _committed(self, committed: _InFlight, revision: int) -> None:
+        self._joined = max(self._joined, committed.joins)
+        match committed.tag:
+            case "enter" if self._entering is not None:
+                self._registration = _Registration(self._entering.keys, self._entering.node, revision)
+            case "report":
+                self._reported, self._ranks = committed.round, None
+            case "done":
+                self._done_round = committed.round
+            case "leave":
+                self._left = True
+            case _:
+                pass
+
+    def _keeper_lost(self, generation: int) -> None:
+        if self._keeper == generation:
+            self._keeper = None
+        if self._ranks is not None and not self._ranks.gone:
+            self._ranks.keeper_lost = True
+
+    def _rank_ended(self, number: int, end: RankEnd) -> None:
+        ranks = self._ranks
+        if ranks is None or ranks.round != number or ranks.gone:
+            return
+        if all(known.local_rank != end.local_rank for known in ranks.ends):
+            ranks.ends = (*ranks.ends, end)
+
+    def _ranks_gone(self, event: RanksGone) -> None:
+        ranks = self._ranks
+        if ranks is None or ranks.round != event.round:
+            return
+        ranks.ends, ranks.unkillable, ranks.gone = event.ends, event.unkillable, True
+        self._unfit = self._unfit or bool(event.unkillable)
+
+    # What to do ---------------------------------------------------------------------------------------
+
+    def decide(self, now: Now) -> Decision:
+        """What to do; see `Machine`."""
+        self._effects, self._wake_at_s = [], None
+        reason = "this life is over" if self._finished else self._decide(now)
+        return Decision(tuple(self._effects), self._wake_at_s, reason)
+
+    def _decide(self, now: Now) -> str:
+        registered = self._registration
+        if registered is None:
+            return self._enter(now)
+        self._tell_once(("registered",), Registered(registered.node, registered.keys.attempt))
+        key = registered.keys.election(self._me.lease)
+        if ("campaign",) not in self._told:
+            self._told.add(("campaign",))
+            self._effects.append(Campaign(key, registered.revision))
+        over = self._life_over(registered)
+        if over is not None:
+            return self._stop_then(now, over, code=REQUEUE, again=self._leave is None)
+        keys = registered.keys
+        if not self._mirror.knows(Scope(keys.outcome), Scope(keys.round), Scope(current(keys.run_id))):
+            return "reading the attempt's keys"
+        living = self._mirror.record(Current, current(keys.run_id))
+        if living is not None and living.attempt != keys.attempt:
+            return self._stop_then(
+                now, f"attempt {living.attempt} replaced attempt {keys.attempt}", code=REQUEUE
+            )
+        outcome = self._mirror.record(Outcome, keys.outcome)
+        if outcome is not None:
+            return self._conclude(now, outcome)
+        now_round = self._mirror.record(Round, keys.round)
+        if now_round is None:
+            return "the attempt has no round"
+        self._tell_of_rounds(now_round, registered)
+        if self._leave is not None:
+            return self._go(now, now_round, registered, self._leave)
+        if self._ranks is not None:
+            return self._tend(now, self._ranks, now_round, registered)
+        return self._await_round(now, now_round, registered)
+
+    # Entering -----------------------------------------------------------------------------------------
+
+    def _enter(self, now: Now) -> str:
+        if self._leave is not None:
+            return self._finish(SIGNAL_BASE + self._leave.signal, "stopped before it entered the job")
+        if self._lease_lost:
+            return self._finish(REQUEUE, "the lease ended before the agent had entered", again=True)
+        if self._in_flight is not None:
+            return "entering"
+        entry = self._entrance.decide(now, self._mirror)
+        match entry:
+            case Open() | Register():
+                self._entering = entry
+                self._commit("enter", entry.txn)
+                return f"entering attempt {entry.keys.attempt}"
+            case Prove(holder=holder):
+                if holder.incarnation not in self._asked_proof:
+                    self._asked_proof.add(holder.incarnation)
+                    self._effects.append(ProveDead(holder))
+                return f"is the holder of {holder.node_id} dead?"
+            case Evict(lease=lease):
+                if lease not in self._revoked:
+                    self._revoked.add(lease)
+                    self._effects.append(Revoke(lease))
+                return "ending a dead agent's lease"
+            case Pause(reason=reason, until_s=until_s):
+                self._wake(until_s)
+                if until_s is not None:
+                    self._effects.append(Notify(Waiting(reason, until_s)))
+                return reason
+            case Adopt(outcome=outcome):
+                self._tell_once(("outcome",), Finished(outcome))
+                return self._finish(outcome.exit_code, outcome.reason)
+            case Refuse(message=message):
+                return self._finish(USAGE, message)
+
+    # Ranks --------------------------------------------------------------------------------------------
+
+    def _tend(self, now: Now, ranks: _Ranks, now_round: Round, registered: _Registration) -> str:
+        """Follow this node's ranks from their start to their report."""
+        keys, number = registered.keys, ranks.round
+        if now_round.number != number:
+            self._stop(ranks, grace=False, reason=f"round {now_round.number} has begun")
+            if not ranks.gone:
+                return "ranks of an older round are being stopped"
+            self._reported, self._ranks = number, None
+            return self._await_round(now, now_round, registered)
+        if not self._mirror.knows(Scope(keys.interrupt(number))):
+            return "reading whether the round was interrupted"
+        interrupt = self._mirror.record(Interrupt, keys.interrupt(number))
+        if interrupt is not None:
+            self._stop(ranks, grace=True, reason=interrupt.reason)
+        fault = self._fault_seen(ranks)
+        if fault is not None:
+            kind, sentence, end = fault
+            self._stop(ranks, grace=True, reason=sentence)
+            if end is not None:
+                self._tell_once(("failed", number), RankFailed(number, end, self._me.host))
+            if interrupt is None:
+                return self._interrupt(now, now_round, registered, kind, sentence, end)
+        if not ranks.gone:
+            return "ranks are being stopped" if ranks.stopping else "ranks are running"
+        if interrupt is None:
+            return self._done(ranks, now_round, registered)
+        return self._report(now, ranks, now_round, registered)
+
+    def _fault_seen(self, ranks: _Ranks) -> tuple[FaultKind, str, RankEnd | None] | None:
+        if ranks.keeper_lost:
+            return FaultKind.KEEPER_LOST, f"the keeper on {self._me.host} died, and its ranks with it", None
+        end = ranks.failure
+        if end is not None and end.kind is not None:
+            return end.kind, f"rank {end.rank} on {self._me.host} {ended(end)}", end
+        if ranks.gone and not ranks.finished and not ranks.stopping:
+            return FaultKind.START_FAILED, f"{self._me.host} could not run its ranks", None
+        return None
+
+    def _interrupt(
+        self,
+        now: Now,
+        now_round: Round,
+        registered: _Registration,
+        kind: FaultKind,
+        sentence: str,
+        end: RankEnd | None,
+    ) -> str:
+        """Say that the round is over: no coordinator is needed for that."""
+        keys, number = registered.keys, now_round.number
+        interrupt = Interrupt(
+            registered.node.node_id,
+            kind,
+            registered.node.node_id,
+            sentence,
+            now.utc,
+            end.rank if end else None,
+        )
+        key = keys.interrupt(number)
+        self._commit(
+            "interrupt",
+            self._txn(
+                registered, Put(key, encode(interrupt)), when=(self._at(keys.round), CreatedAt(key, 0))
+            ),
+        )
+        return f"interrupting round {number}: {sentence}"
+
+    def _done(self, ranks: _Ranks, now_round: Round, registered: _Registration) -> str:
+        keys, node = registered.keys, registered.node
+        if self._done_round < now_round.number:
+            put = Put(keys.done(ranks.round, node.node_id), encode(Done(node.node_id, node.incarnation)))
+            self._commit("done", self._txn(registered, put, when=(self._at(keys.round),)), ranks.round)
+        return "all ranks of this node finished; waiting for the others"
+
+    def _report(self, now: Now, ranks: _Ranks, now_round: Round, registered: _Registration) -> str:
+        """Write the final report; in the same step join the next round, since nothing lives in this one."""
+        keys, node, number = registered.keys, registered.node, ranks.round
+        joining = self._join_of(now, number + 1, registered)
+        if joining is None and not self._unfit and self._leave is None:
+            return f"waiting for a port, or for a renewal, to join round {number + 1}"
+        key = keys.fault(number, node.node_id)
+        kind = FaultKind.NODE_LEFT if self._leave else FaultKind.KEEPER_LOST if ranks.keeper_lost else None
+        report = Fault(node.node_id, node.incarnation, node.host, ranks.ends, kind, unfit=self._unfit)
+        if ranks.unkillable:
+            unkillable = ", ".join(map(str, ranks.unkillable))
+            self._tell_once(
+                ("unfit",),
+                Waiting(f"a process of local rank {unkillable} outlives SIGKILL: this node joins no more"),
+            )
+        self._commit(
+            "report",
+            self._txn(
+                registered,
+                Put(key, encode(report)),
+                *([joining] if joining else []),
+                when=(self._at(keys.round), CreatedAt(key, 0), Exists(keys.interrupt(number))),
+            ),
+            number,
+            joins=number + 1 if joining else -1,
+        )
+        return f"reporting on round {number}"
+
+    # Rounds -------------------------------------------------------------------------------------------
+
+    def _await_round(self, now: Now, now_round: Round, registered: _Registration) -> str:
+        if now_round.phase is Phase.FORMING:
+            return self._join(now, now_round, registered)
+        if now_round.phase is Phase.RUNNING:
+            return self._take_seat(now, now_round, registered)
+        return "the attempt ends"
+
+    def _join(self, now: Now, now_round: Round, registered: _Registration) -> str:
+        keys, number = registered.keys, now_round.number
+        if self._joined >= number:
+            return f"joined round {number}; waiting for the others"
+        if self._unfit:
+            return "this node is unfit: a process of it outlives SIGKILL"
+        joining = self._join_of(now, number, registered)
+        if joining is None:
+            return f"waiting for a port, or for a renewal, to join round {number}"
+        self._commit("join", self._txn(registered, joining, when=(self._at(keys.round),)), joins=number)
+        return f"joining round {number}"
+
+    def _join_of(self, now: Now, number: int, registered: _Registration) -> Put | None:
+        """The key that says: ready for `number`, nothing of mine lives before it. Only while T is ahead."""
+        if self._unfit or self._leave is not None:
+            return None
+        port = self._ports.get(number)
+        if port is None and self._asked_port < number:
+            self._asked_port = number
+            self._effects.append(ReservePort(number))
+        if port is None or now.s >= self._good_until_s:
+            return None
+        node = registered.node
+        join = Join(node.node_id, node.incarnation, node.address, port)
+        return Put(registered.keys.join(number, node.node_id), encode(join), self._me.lease)
+
+    def _take_seat(self, now: Now, now_round: Round, registered: _Registration) -> str:
+        keys, number, token = registered.keys, now_round.number, now_round.token
+        if number <= self._reported or token is None:
+            return f"reported on round {number}; waiting for the next"
+        key = keys.assignment(number, token, registered.node.node_id)
+        if not self._mirror.knows(Scope(key), Scope(keys.interrupt(number))):
+            return f"reading what this node runs in round {number}"
+        assignment = self._mirror.record(Assignment, key)
+        mine = assignment is not None and assignment.seat.incarnation == registered.node.incarnation
+        if assignment is None or not mine:
+            self._tell_running(now_round, None)
+            return f"spare in round {number}"
+        if self._mirror.get(keys.interrupt(number)) is not None:
+            self._ranks = _Ranks(assignment, gone=True, stopping=True)
+            return self._tend(now, self._ranks, now_round, registered)
+        self._tell_running(now_round, assignment)
+        if now.s >= self._good_until_s or self._keeper is None:
+            return "waiting for a renewal of the lease, or a keeper, to start the ranks"
+        self._ranks = _Ranks(assignment)
+        self._effects.append(StartRanks(assignment, self._keeper))
+        return f"starting ranks of round {number}"
+
+    # Ends ---------------------------------------------------------------------------------------------
+
+    def _life_over(self, registered: _Registration) -> str | None:
+        if self._left:
+            return None
+        if self._lease_lost:
+            return "the lease of this agent ended"
+        key = registered.keys.node(registered.node.node_id)
+        if not self._mirror.knows(Scope(key)):
+            return None
+        held = self._mirror.get(key)
+        if held is None or held.create_revision != registered.revision:
+            return f"the registration of {registered.node.node_id} is gone or another agent's"
+        return None
+
+    def _conclude(self, now: Now, outcome: Outcome) -> str:
+        text = self._stop_then(now, outcome.reason, code=outcome.exit_code, notice=Finished(outcome))
+        if self._ranks is not None and not self._ranks.gone:
+            return f"the attempt is over: {text}"
+        return outcome.reason
+
+    def _stop_then(
+        self, now: Now, reason: str, *, code: int, again: bool = False, notice: Notice | None = None
+    ) -> str:
+        """Kill the ranks, then end this life."""
+        del now
+        ranks = self._ranks
+        if ranks is not None and not ranks.gone:
+            self._stop(ranks, grace=False, reason=reason)
+            return "ranks are being stopped"
+        if notice is not None:
+            self._tell_once(("over",), notice)
+        if self._leave is not None and notice is None:
+            code = SIGNAL_BASE + self._leave.signal
+        return self._finish(code, reason, again=again)
+
+    def _go(self, now: Now, now_round: Round, registered: _Registration, leave: LeaveRequested) -> str:
+        """Leave: stop the ranks, say so, and write the outcome if nobody else is left to."""
+        ranks, reason = self._ranks, f"{registered.node.node_id} leaves: it was sent signal {leave.signal}"
+        seated = ranks is not None and ranks.round == now_round.number and not self._is_done(ranks)
+        if ranks is not None:
+            self._stop(ranks, grace=True, reason=reason)
+        if ranks is not None and seated:
+            interrupt = self._mirror.get(registered.keys.interrupt(ranks.round))
+            if interrupt is None:
+                self._interrupt(now, now_round, registered, FaultKind.NODE_LEFT, reason, None)
+            elif ranks.gone:
+                self._report(now, ranks, now_round, registered)
+        if ranks is not None and not ranks.gone:
+            return "leaving: ranks are being stopped"
+        if self._leave_by_s is None:
+            self._leave_by_s = now.s + LEAVE_LIMIT_S
+        self._wake(self._leave_by_s)
+        if now.s >= self._leave_by_s:
+            return self._finish(SIGNAL_BASE + leave.signal, f"{reason}; etcd did not answer in time")
+        if not self._left:
+            if self._ranks is None or not seated:
+                self._commit("leave", self._departure(registered))
+            return "leaving"
+        return self._last_one_out(now, now_round, registered, leave)
+
+    def _last_one_out(
+        self, now: Now, now_round: Round, registered: _Registration, leave: LeaveRequested
+    ) -> str:
+        keys, code = registered.keys, SIGNAL_BASE + leave.signal
+        reason = f"stopped by signal {leave.signal}"
+        if not self._mirror.knows(keys.nodes):
+            return "leaving: looking whether others stay"
+        if any(True for _ in self._mirror.under(keys.nodes)):
+            return self._finish(code, reason)
+        outcome = Outcome(
+            success=False,
+            exit_code=code,
+            reason=reason,
+            round=now_round.number,
+            decided_utc=now.utc,
+            launch_id=self._me.launch_id,
+        )
+        txn = Txn(
+            when=(self._at(current(keys.run_id)), self._at(keys.round), CreatedAt(keys.outcome, 0)),
+            then=(Put(keys.outcome, encode(outcome)),),
+        )
+        self._commit("outcome", txn)
+        return "leaving as the last one: writing the outcome"
+
+    def _departure(self, registered: _Registration) -> Txn:
+        keys = registered.keys
+        gone = (Scope(keys.node(registered.node.node_id)), Scope(keys.election(self._me.lease)))
+        own = CreatedAt(gone[0].key, registered.revision)
+        return Txn(when=(own,), then=tuple(Delete(scope) for scope in gone))
+
+    def _is_done(self, ranks: _Ranks) -> bool:
+        return self._done_round >= ranks.round
+
+    # Small steps --------------------------------------------------------------------------------------
+
+    def _stop(self, ranks: _Ranks, *, grace: bool, reason: str) -> None:
+        """Stop the ranks once; a stop without grace may follow one with it."""
+        if ranks.gone or ranks.killing or (ranks.stopping and grace):
+            return
+        ranks.stopping, ranks.killing = True, not grace
+        self._effects.append(StopRanks(ranks.round, grace, reason))
+        if self._asked_port <= ranks.round and self._leave is None:
+            self._asked_port = ranks.round + 1
+            self._effects.append(ReservePort(ranks.round + 1))
+
+    def _commit(self, tag: str, txn: Txn, number: int = -1, *, joins: int = -1) -> None:
+        """One commit at a time: the next is decided on what the last one changed."""
+        if self._in_flight is None:
+            self._in_flight = _InFlight(tag, number, joins)
+            self._effects.append(Commit(tag, (txn,)))
+
+    def _txn(
+        self, registered: _Registration, *then: Operation, when: tuple[ModifiedAt | CreatedAt | Exists, ...]
+    ) -> Txn:
+        """A write in the living attempt by an agent that still holds its registration."""
+        keys = registered.keys
+        held = CreatedAt(keys.node(registered.node.node_id), registered.revision)
+        return Txn(when=(self._at(current(keys.run_id)), held, *when), then=then)
+
+    def _at(self, key: str) -> ModifiedAt:
+        return ModifiedAt(key, self._mirror.revision(key))
+
+    def _finish(self, code: int, reason: str, *, again: bool = False) -> str:
+        self._finished = True
+        self._effects.append(Finish(code, reason, again))
+        return reason
+
+    def _wake(self, at_s: float | None) -> None:
+        if at_s is not None:
+            self._wake_at_s = at_s if self._wake_at_s is None else min(self._wake_at_s, at_s)
+
+    # Telling people -----------------------------------------------------------------------------------
+
+    def _tell_once(self, what: object, notice: Notice) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            self._effects.append(Notify(notice))
+
+    def _tell_running(self, now_round: Round, assignment: Assignment | None) -> None:
+        notice = RoundRunning(
+            now_round.number, now_round.nodes, now_round.world_size, assignment, now_round.why
+        )
+        self._tell_once(("running", now_round.number), notice)
+
+    def _tell_of_rounds(self, now_round: Round, registered: _Registration) -> None:
+        keys = registered.keys
+        interrupt = self._mirror.record(Interrupt, keys.interrupt(now_round.number))
+        if interrupt is not None and interrupt.node_id != registered.node.node_id:
+            self._tell_once(
+                ("interrupted", now_round.number), Interrupted(now_round.number, interrupt.reason)
+            )
+        for number in (now_round.number - 1, now_round.number):
+            end = self._mirror.record(End, keys.end(number))
+            if end is not None:
+                self._tell_once(("judged", number), Judged(end))
+
+
+def ended(end: RankEnd) -> str:
+    """How a rank ended, as part of a sentence."""
+    if end.kind is FaultKind.START_FAILED:
+        return f"could not be started: {end.detail}"
+    if end.error is not None:
+        return f"raised {end.error.type}: {end.error.message}"
+    if end.signal is not None:
+        return f"was ended by signal {end.signal}"
+    return f"exited with {end.exit_code}"

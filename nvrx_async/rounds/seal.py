@@ -1,0 +1,131 @@
+"""When a forming round becomes a world, and which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nvrx_async.job.records import Done, Fault, FaultKind, JobSpec, Join, Node, Seat, Spare
+from nvrx_async.rounds.assign import Candidate, place, seats
+from nvrx_async.rounds.fencing import Judge, fenced_at, is_present
+
+
+@dataclass(frozen=True, slots=True)
+class Forming:
+    """What is known of a forming round. `missing_since_s` holds each member of the world before that is gone."""
+
+    number: int
+    since_s: float
+    joins: Mapping[str, Join]
+    nodes: dict[str, Node]
+    registered: Mapping[str, int]
+    previous: Sequence[Seat]
+    reports: Mapping[str, Fault]
+    done: Mapping[str, Done]
+    missing_since_s: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Not yet: why, and when to ask again if nothing happens. `expired`: the wait has reached its limit."""
+
+    reason: str
+    until_s: float | None = None
+    expired: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """The world. `absent` are node ids that were taken for gone: the commit must compare that they still are."""
+
+    seats: tuple[Seat, ...]
+    spares: tuple[Spare, ...]
+    master: Join
+    absent: tuple[str, ...]
+    reason: str
+
+
+def seal(now_s: float, forming: Forming, judge: Judge, spec: JobSpec) -> Wait | Sealed:
+    """The world of a forming round, or what it waits for.
+
+    Every member of the world before must be clear (nothing of it runs): it has reported, finished, joined or
+    is fenced. One that is still registered is waited for, unless its report says that it will not come.
+    """
+    blocked = unclear(now_s, forming.previous, forming, judge, spec)
+    if blocked is not None:
+        return blocked
+    late = [seat.node_id for seat in forming.previous if _will_join(seat, forming)]
+    deadline_s = forming.since_s + spec.join_timeout_s
+    expired = now_s >= deadline_s
+    if late and not expired:
+        return Wait(f"{_names(late)} still to join", deadline_s)
+    candidates = _candidates(forming)
+    places = place(candidates, forming.previous, spec.max_nodes)
+    count = len(places.seated)
+    if count < spec.min_nodes:
+        lost = [seat.node_id for seat in forming.previous if seat.node_id not in forming.joins]
+        detail = f"; {places.misfit}" if places.misfit else f"; missing: {_names(lost)}" if lost else ""
+        return Wait(f"{count} of {spec.min_nodes} nodes joined{detail}", deadline_s, expired)
+    last_call_s = forming.since_s + spec.last_call_s
+    if forming.number == 0 and count < spec.max_nodes and now_s < last_call_s:
+        return Wait(f"{count} nodes joined, more may come (up to {spec.max_nodes})", last_call_s)
+    return _sealed(forming, places.seated, places.spares)
+
+
+def unclear(
+    now_s: float, members: Sequence[Seat], forming: Forming, judge: Judge, spec: JobSpec
+) -> Wait | None:
+    """The wait for members of a world whose ranks may still live; None when none can."""
+    waits = []
+    for seat in members:
+        if _is_clear(seat, forming):
+            continue
+        if is_present(seat, forming.nodes):
+            waits.append(Wait(f"{seat.node_id} still stops its ranks"))
+            continue
+        at_s, why = fenced_at(seat, forming.nodes, forming.missing_since_s[seat.node_id], judge, spec)
+        if now_s < at_s:
+            waits.append(Wait(f"not before {why}", at_s))
+    return max(waits, key=lambda wait: wait.until_s or float("inf"), default=None)
+
+
+def _is_clear(seat: Seat, forming: Forming) -> bool:
+    records = (
+        forming.reports.get(seat.node_id),
+        forming.done.get(seat.node_id),
+        forming.joins.get(seat.node_id),
+    )
+    return any(record is not None and record.incarnation == seat.incarnation for record in records)
+
+
+def _will_join(seat: Seat, forming: Forming) -> bool:
+    join, report = forming.joins.get(seat.node_id), forming.reports.get(seat.node_id)
+    if not is_present(seat, forming.nodes) or (join is not None and join.incarnation == seat.incarnation):
+        return False
+    return report is None or not (report.unfit or report.kind is FaultKind.NODE_LEFT)
+
+
+def _candidates(forming: Forming) -> list[Candidate]:
+    return [
+        Candidate(forming.nodes[node_id], join, forming.registered[node_id])
+        for node_id, join in forming.joins.items()
+        if node_id in forming.nodes and forming.nodes[node_id].incarnation == join.incarnation
+    ]
+
+
+def _sealed(forming: Forming, seated: Sequence[Candidate], spares: Sequence[Candidate]) -> Sealed:
+    made = seats(seated)
+    world_size = made[-1].first_rank + made[-1].slots
+    waiting = tuple(Spare(one.node.node_id, one.node.incarnation) for one in spares)
+    return Sealed(
+        seats=made,
+        spares=waiting,
+        master=seated[0].join,
+        absent=tuple(seat.node_id for seat in forming.previous if not is_present(seat, forming.nodes)),
+        reason=f"{len(made)} nodes, world size {world_size}" + (f", {len(waiting)} spare" if waiting else ""),
+    )
+
+
+def _names(node_ids: Sequence[str], shown: int = 8) -> str:
+    rest = len(node_ids) - shown
+    return ", ".join(node_ids[:shown]) + (f" and {rest} more" if rest > 0 else "")
