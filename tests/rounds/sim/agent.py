@@ -184,6 +184,7 @@ class Life:
         self.over = False
         self.why = ""
         self._says: dict[int, str] = {}
+        self._committing: set[int] = set()
         self._started: dict[int, StartRanks] = {}
         self._inbox: list[tuple[Machine | None, Event]] = []
         self._due = False
@@ -444,11 +445,14 @@ class Life:
             keeper.after(0.001, lambda: order(keeper))
 
     def _commit(self, work: _Work) -> None:
+        if id(work.machine) in self._committing:
+            self.world.checks.fail(f"{self.incarnation} asked for {work.commit.tag} with a commit under way")
+        self._committing.add(id(work.machine))
         self._next_txn(work, list(work.commit.txns))
 
     def _next_txn(self, work: _Work, left: list[Txn]) -> None:
         if not left:
-            self.enqueue(Committed(work.commit.tag, tuple(work.done)), work.machine)
+            self._answer(work, Committed(work.commit.tag, tuple(work.done)))
             return
         txn = left.pop(0)
 
@@ -460,9 +464,13 @@ class Life:
                 self._next_txn(work, left)
                 return
             self.world.tell(self.agent, f"{work.commit.tag} {'unknown' if result is None else 'refused'}")
-            self._list_all(lambda: self.enqueue(Refused(work.commit.tag), work.machine))
+            self._list_all(lambda: self._answer(work, Refused(work.commit.tag)))
 
         self.link.commit(txn, answered)
+
+    def _answer(self, work: _Work, event: Event) -> None:
+        self._committing.discard(id(work.machine))
+        self.enqueue(event, work.machine)
 
     def _list_all(self, then: Callable[[], None]) -> None:
         waiting = set(self._watches)
@@ -488,7 +496,7 @@ class Life:
             if mine != effect.create_revision:
                 if told != "deposed":
                     told = "deposed"
-                    self.enqueue(Deposed())
+                    self.enqueue(Deposed(effect.key))
             elif told == "" and min(candidates.values()) == mine:
                 told = "elected"
                 self.enqueue(Elected(effect.key, effect.create_revision))

@@ -170,6 +170,8 @@ class World:
 
     def over(self) -> bool:
         """Whether every agent has exited and nothing runs any more."""
+        if not self.agents:
+            return False
         return all(not agent.alive for agent in self.everyone) and not any(rank.alive for rank in self.checks.ranks)
 
     @property
