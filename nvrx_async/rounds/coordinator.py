@@ -31,8 +31,8 @@ from nvrx_async.job.records import (
     Fault,
     FaultKind,
     Interrupt,
-    Join,
     JobSpec,
+    Join,
     Level,
     Node,
     Outcome,
@@ -70,7 +70,8 @@ class _World:
     @property
     def recorded(self) -> dict[str, str]:
         """Incarnation of each agent that the world names, by node id."""
-        return {one.node_id: one.incarnation for one in (*self.seats, *self.spares)}
+        named: tuple[Seat | Spare, ...] = (*self.seats, *self.spares)
+        return {one.node_id: one.incarnation for one in named}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +106,11 @@ class Coordinator:
     def scopes(self) -> frozenset[Scope]:
         """All nodes, and the rounds that decisions are about: O(nodes), at one agent."""
         office = self._office
+        again = {Scope(self._resigned_to)} if self._resigned_to is not None else set()
         if office is None:
-            return frozenset()
+            return frozenset(again)
         keys = office.keys
-        wanted = {Scope(current(keys.run_id)), Scope(keys.outcome), Scope(keys.round), keys.nodes}
+        wanted = again | {Scope(current(keys.run_id)), Scope(keys.outcome), Scope(keys.round), keys.nodes}
         now_round = self._mirror.record(Round, keys.round)
         if now_round is not None:
             # The next round's scope is opened before it begins: members join it with their reports.
@@ -122,44 +124,40 @@ class Coordinator:
 
     def observe(self, event: Event, now: Now) -> None:
         """Note an event."""
+        del now
         self._mirror.open(self.scopes())
         self._mirror.observe(event)
         match event:
             case Elected(key=key, create_revision=create_revision):
                 self._office = _Office(AttemptKeys.holding(key), key, create_revision)
-            case Deposed():
+            case Deposed(key=key) if self._office is not None and self._office.key == key:
                 self._office, self._in_flight = None, None
-            case Committed(tag=tag, txns=txns) if tag == self._in_flight:
-                self._in_flight = None
-                if tag == "resign" and self._resigned_to is not None:
-                    self._office = None
-                    self._effects.append(Campaign(self._resigned_to, txns[-1][1]))
-            case Refused(tag=tag) if tag == self._in_flight:
+            case Committed(tag=tag) | Refused(tag=tag) if tag == self._in_flight:
                 self._in_flight = None
             case _:
                 pass
         self._mirror.open(self.scopes())
-        self._note_missing(now)
 
-    def _note_missing(self, now: Now) -> None:
-        """Remember since when each member of the last world is not seen: only time the coordinator lived through."""
-        if self._office is None or not self._mirror.knows(*self.scopes()):
-            return
-        nodes = self._nodes(self._office.keys)
-        missing = {
-            (seat.node_id, seat.incarnation)
-            for seat in self._world(self._office.keys).seats
-            if not is_present(seat, nodes)
-        }
+    def _note_missing(self, now: Now, nodes: dict[str, Node], world: _World) -> None:
+        """Since when each member of the last world is not seen: only time that this coordinator lived through."""
+        missing = {(seat.node_id, seat.incarnation) for seat in world.seats if not is_present(seat, nodes)}
         self._missing_since_s = {who: self._missing_since_s.get(who, now.s) for who in missing}
 
     # What to do ---------------------------------------------------------------------------------------
 
     def decide(self, now: Now) -> Decision:
         """What to do; see `Machine`."""
-        effects, self._effects, self._wake_at_s = self._effects, [], None
+        self._effects, self._wake_at_s = [], None
+        self._campaign_again()
         reason = self._decide(now)
-        return Decision((*effects, *self._effects), self._wake_at_s, reason)
+        return Decision(tuple(self._effects), self._wake_at_s, reason)
+
+    def _campaign_again(self) -> None:
+        """After a resignation took effect, stand for election with the new candidacy."""
+        held = self._mirror.get(self._resigned_to) if self._resigned_to is not None else None
+        if held is not None:
+            self._office, self._resigned_to = None, None
+            self._effects.append(Campaign(held.key, held.create_revision))
 
     def _decide(self, now: Now) -> str:
         office = self._office
@@ -177,6 +175,7 @@ class Coordinator:
         if now_round is None or now_round.phase is Phase.ENDED:
             return "the attempt has no round to lead"
         nodes, world = self._nodes(keys), self._world(keys)
+        self._note_missing(now, nodes, world)
         judge = self._judge(now, nodes, world, keys)
         if not judge.recorded and self._recorded_agent_lives(nodes, world):
             return self._resign(office)
@@ -213,8 +212,10 @@ class Coordinator:
 
     def _resign(self, office: _Office) -> str:
         """Stand behind all other candidates: a recorded one leads, since it knows what it promised."""
-        self._turn += 1
-        self._resigned_to = office.keys.election(self._me.lease, self._turn)
+        if self._resigned_to is None:
+            self._turn += 1
+            self._resigned_to = office.keys.election(self._me.lease, self._turn)
+            return "about to resign: a recorded agent is there to lead"
         txn = Txn(
             when=(CreatedAt(office.key, office.create_revision),),
             then=(
@@ -319,7 +320,7 @@ class Coordinator:
         keys, number = office.keys, now_round.number
         reason = f"node {seat.node_id} is lost: its lease ended"
         key = keys.interrupt(number)
-        interrupt = Interrupt(self._me.incarnation, FaultKind.NODE_LOST, seat.node_id, reason, now.utc)
+        interrupt = Interrupt(self._me.node_id, FaultKind.NODE_LOST, seat.node_id, reason, now.utc)
         when = (CreatedAt(key, 0), self._at(keys.node(seat.node_id)))
         self._commit("interrupt", self._txn(office, Put(key, encode(interrupt)), when=when))
         return reason
@@ -357,10 +358,11 @@ class Coordinator:
         ]
         if silent:
             return f"round {number} is over; {', '.join(silent[:8])} still to report"
+        done = self._done(keys, number)
         missing = {
             seat.node_id: f"the lease of {seat.node_id} ended"
             for seat in world.seats
-            if seat.node_id not in reported
+            if seat.node_id not in reported and not _is_of(done.get(seat.node_id), seat)
         }
         faults = {node_id: reports[node_id] for node_id in reported}
         root = find_root(faults, missing, interrupt, world.seats)

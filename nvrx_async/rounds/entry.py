@@ -37,6 +37,15 @@ class Register:
 
 
 @dataclass(frozen=True, slots=True)
+class Inside:
+    """This agent is registered already: a commit whose answer was lost took effect."""
+
+    keys: AttemptKeys
+    node: Node
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
 class Prove:
     """Ask whether the holder of this agent's node id is dead."""
 
@@ -72,7 +81,7 @@ class Refuse:
     message: str
 
 
-Entry = Open | Register | Prove | Evict | Pause | Adopt | Refuse
+Entry = Open | Register | Inside | Prove | Evict | Pause | Adopt | Refuse
 
 
 class Entrance:
@@ -105,6 +114,9 @@ class Entrance:
         keys = self._keys(mirror)
         if keys is None:
             return self._open(AttemptKeys(self._me.run_id, 0), mirror, now)
+        inside = self._inside(keys, mirror)
+        if inside is not None:
+            return inside
         outcome = mirror.record(Outcome, keys.outcome)
         if outcome is not None:
             if self._me.launch_id is not None and outcome.launch_id == self._me.launch_id:
@@ -161,6 +173,14 @@ class Entrance:
             if entry is not None:
                 return entry
         raise AssertionError("the last candidate id is free by construction")
+
+    def _inside(self, keys: AttemptKeys, mirror: Mirror) -> Inside | None:
+        for node_id in self._candidate_ids(mirror, keys):
+            key = keys.node(node_id)
+            held, node = mirror.get(key), mirror.record(Node, key)
+            if held is not None and node is not None and node.incarnation == self._me.incarnation:
+                return Inside(keys, node, held.create_revision)
+        return None
 
     def _judge_holder(self, holder: Node, lease: int, now: Now) -> Entry | None:
         """What to do about the holder of a wished id; None when it lives and the next id is to be tried."""

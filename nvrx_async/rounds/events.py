@@ -72,7 +72,9 @@ class Elected:
 
 @dataclass(frozen=True, slots=True)
 class Deposed:
-    """This agent leads no more."""
+    """The candidacy `key` is gone: this agent does not lead by it any more."""
+
+    key: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,9 @@ what became of them, and leaves. What other agents do is the coordinator's to ju
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from nvrx_async.etcd.types import CreatedAt, Delete, Exists, ModifiedAt, Operation, Put, Scope, Txn
 from nvrx_async.job.codec import encode
-from nvrx_async.job.keys import AttemptKeys, current
+from nvrx_async.job.keys import current
 from nvrx_async.job.records import (
     Assignment,
     Current,
@@ -21,7 +19,6 @@ from nvrx_async.job.records import (
     Interrupt,
     JobSpec,
     Join,
-    Node,
     Outcome,
     Phase,
     RankEnd,
@@ -48,7 +45,7 @@ from nvrx_async.rounds.effects import (
     StopRanks,
     Waiting,
 )
-from nvrx_async.rounds.entry import Adopt, Entrance, Evict, Open, Pause, Prove, Refuse, Register
+from nvrx_async.rounds.entry import Adopt, Entrance, Evict, Inside, Open, Pause, Prove, Refuse, Register
 from nvrx_async.rounds.events import (
     Committed,
     Event,
@@ -66,59 +63,13 @@ from nvrx_async.rounds.events import (
 )
 from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.mirror import Mirror
+from nvrx_async.rounds.own import InFlight, OwnRanks, Registration, ended
 
 USAGE = 2
 REQUEUE = 75
 SIGNAL_BASE = 128
 LEAVE_LIMIT_S = 5.0
 """How long a leaving agent tries to say so to etcd once its ranks are gone."""
-
-
-@dataclass(slots=True)
-class _Ranks:
-    """This node's ranks in one round. `gone`: none lives and all output was read; `stopping`: told to stop."""
-
-    assignment: Assignment
-    ends: tuple[RankEnd, ...] = ()
-    gone: bool = False
-    unkillable: tuple[int, ...] = ()
-    stopping: bool = False
-    killing: bool = False
-    keeper_lost: bool = False
-
-    @property
-    def round(self) -> int:
-        return self.assignment.round
-
-    @property
-    def failure(self) -> RankEnd | None:
-        """The first end that is a fault of its own."""
-        return next((end for end in self.ends if end.kind not in (None, FaultKind.STOPPED_BY_US)), None)
-
-    @property
-    def finished(self) -> bool:
-        """All ranks exited with 0."""
-        return (
-            self.gone
-            and len(self.ends) == self.assignment.seat.slots
-            and all(end.kind is None for end in self.ends)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Registration:
-    keys: AttemptKeys
-    node: Node
-    revision: int
-
-
-@dataclass(frozen=True, slots=True)
-class _InFlight:
-    """The commit under way, and the round it speaks of. `joins`: it also joins that round."""
-
-    tag: str
-    round: int = -1
-    joins: int = -1
 
 
 class Member:
@@ -130,8 +81,8 @@ class Member:
         self._mirror = Mirror()
         self._entrance = Entrance(me, spec)
         self._entering: Open | Register | None = None
-        self._registration: _Registration | None = None
-        self._ranks: _Ranks | None = None
+        self._registration: Registration | None = None
+        self._ranks: OwnRanks | None = None
         self._reported = -1
         self._joined = -1
         self._done_round = -1
@@ -144,7 +95,7 @@ class Member:
         self._leave: LeaveRequested | None = None
         self._left = False
         self._leave_by_s: float | None = None
-        self._in_flight: _InFlight | None = None
+        self._in_flight: InFlight | None = None
         self._asked_proof: set[str] = set()
         self._revoked: set[int] = set()
         self._told: set[object] = set()
@@ -215,11 +166,11 @@ class Member:
                 pass
         self._mirror.open(self.scopes())
 
-    def _committed(self, committed: _InFlight, revision: int) -> None:
+    def _committed(self, committed: InFlight, revision: int) -> None:
         self._joined = max(self._joined, committed.joins)
         match committed.tag:
             case "enter" if self._entering is not None:
-                self._registration = _Registration(self._entering.keys, self._entering.node, revision)
+                self._registration = Registration(self._entering.keys, self._entering.node, revision)
             case "report":
                 self._reported, self._ranks = committed.round, None
             case "done":
@@ -305,6 +256,9 @@ class Member:
                 self._entering = entry
                 self._commit("enter", entry.txn)
                 return f"entering attempt {entry.keys.attempt}"
+            case Inside(keys=keys, node=node, revision=revision):
+                self._registration = Registration(keys, node, revision)
+                return self._decide(now)
             case Prove(holder=holder):
                 if holder.incarnation not in self._asked_proof:
                     self._asked_proof.add(holder.incarnation)
@@ -318,7 +272,7 @@ class Member:
             case Pause(reason=reason, until_s=until_s):
                 self._wake(until_s)
                 if until_s is not None:
-                    self._effects.append(Notify(Waiting(reason, until_s)))
+                    self._tell_once(("waiting", reason), Waiting(reason, until_s))
                 return reason
             case Adopt(outcome=outcome):
                 self._tell_once(("outcome",), Finished(outcome))
@@ -328,7 +282,7 @@ class Member:
 
     # Ranks --------------------------------------------------------------------------------------------
 
-    def _tend(self, now: Now, ranks: _Ranks, now_round: Round, registered: _Registration) -> str:
+    def _tend(self, now: Now, ranks: OwnRanks, now_round: Round, registered: Registration) -> str:
         """Follow this node's ranks from their start to their report."""
         keys, number = registered.keys, ranks.round
         if now_round.number != number:
@@ -353,10 +307,10 @@ class Member:
         if not ranks.gone:
             return "ranks are being stopped" if ranks.stopping else "ranks are running"
         if interrupt is None:
-            return self._done(ranks, now_round, registered)
+            return self._done(ranks, registered)
         return self._report(now, ranks, now_round, registered)
 
-    def _fault_seen(self, ranks: _Ranks) -> tuple[FaultKind, str, RankEnd | None] | None:
+    def _fault_seen(self, ranks: OwnRanks) -> tuple[FaultKind, str, RankEnd | None] | None:
         if ranks.keeper_lost:
             return FaultKind.KEEPER_LOST, f"the keeper on {self._me.host} died, and its ranks with it", None
         end = ranks.failure
@@ -370,7 +324,7 @@ class Member:
         self,
         now: Now,
         now_round: Round,
-        registered: _Registration,
+        registered: Registration,
         kind: FaultKind,
         sentence: str,
         end: RankEnd | None,
@@ -394,14 +348,14 @@ class Member:
         )
         return f"interrupting round {number}: {sentence}"
 
-    def _done(self, ranks: _Ranks, now_round: Round, registered: _Registration) -> str:
+    def _done(self, ranks: OwnRanks, registered: Registration) -> str:
         keys, node = registered.keys, registered.node
-        if self._done_round < now_round.number:
+        if self._done_round < ranks.round:
             put = Put(keys.done(ranks.round, node.node_id), encode(Done(node.node_id, node.incarnation)))
             self._commit("done", self._txn(registered, put, when=(self._at(keys.round),)), ranks.round)
         return "all ranks of this node finished; waiting for the others"
 
-    def _report(self, now: Now, ranks: _Ranks, now_round: Round, registered: _Registration) -> str:
+    def _report(self, now: Now, ranks: OwnRanks, now_round: Round, registered: Registration) -> str:
         """Write the final report; in the same step join the next round, since nothing lives in this one."""
         keys, node, number = registered.keys, registered.node, ranks.round
         joining = self._join_of(now, number + 1, registered)
@@ -422,7 +376,7 @@ class Member:
                 registered,
                 Put(key, encode(report)),
                 *([joining] if joining else []),
-                when=(self._at(keys.round), CreatedAt(key, 0), Exists(keys.interrupt(number))),
+                when=(self._at(keys.round), Exists(keys.interrupt(number))),
             ),
             number,
             joins=number + 1 if joining else -1,
@@ -431,14 +385,14 @@ class Member:
 
     # Rounds -------------------------------------------------------------------------------------------
 
-    def _await_round(self, now: Now, now_round: Round, registered: _Registration) -> str:
+    def _await_round(self, now: Now, now_round: Round, registered: Registration) -> str:
         if now_round.phase is Phase.FORMING:
             return self._join(now, now_round, registered)
         if now_round.phase is Phase.RUNNING:
             return self._take_seat(now, now_round, registered)
         return "the attempt ends"
 
-    def _join(self, now: Now, now_round: Round, registered: _Registration) -> str:
+    def _join(self, now: Now, now_round: Round, registered: Registration) -> str:
         keys, number = registered.keys, now_round.number
         if self._joined >= number:
             return f"joined round {number}; waiting for the others"
@@ -450,7 +404,7 @@ class Member:
         self._commit("join", self._txn(registered, joining, when=(self._at(keys.round),)), joins=number)
         return f"joining round {number}"
 
-    def _join_of(self, now: Now, number: int, registered: _Registration) -> Put | None:
+    def _join_of(self, now: Now, number: int, registered: Registration) -> Put | None:
         """The key that says: ready for `number`, nothing of mine lives before it. Only while T is ahead."""
         if self._unfit or self._leave is not None:
             return None
@@ -464,7 +418,7 @@ class Member:
         join = Join(node.node_id, node.incarnation, node.address, port)
         return Put(registered.keys.join(number, node.node_id), encode(join), self._me.lease)
 
-    def _take_seat(self, now: Now, now_round: Round, registered: _Registration) -> str:
+    def _take_seat(self, now: Now, now_round: Round, registered: Registration) -> str:
         keys, number, token = registered.keys, now_round.number, now_round.token
         if number <= self._reported or token is None:
             return f"reported on round {number}; waiting for the next"
@@ -477,18 +431,18 @@ class Member:
             self._tell_running(now_round, None)
             return f"spare in round {number}"
         if self._mirror.get(keys.interrupt(number)) is not None:
-            self._ranks = _Ranks(assignment, gone=True, stopping=True)
+            self._ranks = OwnRanks(assignment, gone=True, stopping=True)
             return self._tend(now, self._ranks, now_round, registered)
         self._tell_running(now_round, assignment)
         if now.s >= self._good_until_s or self._keeper is None:
             return "waiting for a renewal of the lease, or a keeper, to start the ranks"
-        self._ranks = _Ranks(assignment)
+        self._ranks = OwnRanks(assignment)
         self._effects.append(StartRanks(assignment, self._keeper))
         return f"starting ranks of round {number}"
 
     # Ends ---------------------------------------------------------------------------------------------
 
-    def _life_over(self, registered: _Registration) -> str | None:
+    def _life_over(self, registered: Registration) -> str | None:
         if self._left:
             return None
         if self._lease_lost:
@@ -497,6 +451,9 @@ class Member:
         if not self._mirror.knows(Scope(key)):
             return None
         held = self._mirror.get(key)
+        if held is None and self._leave is not None:
+            self._left = True
+            return None
         if held is None or held.create_revision != registered.revision:
             return f"the registration of {registered.node.node_id} is gone or another agent's"
         return None
@@ -522,7 +479,7 @@ class Member:
             code = SIGNAL_BASE + self._leave.signal
         return self._finish(code, reason, again=again)
 
-    def _go(self, now: Now, now_round: Round, registered: _Registration, leave: LeaveRequested) -> str:
+    def _go(self, now: Now, now_round: Round, registered: Registration, leave: LeaveRequested) -> str:
         """Leave: stop the ranks, say so, and write the outcome if nobody else is left to."""
         ranks, reason = self._ranks, f"{registered.node.node_id} leaves: it was sent signal {leave.signal}"
         seated = ranks is not None and ranks.round == now_round.number and not self._is_done(ranks)
@@ -548,7 +505,7 @@ class Member:
         return self._last_one_out(now, now_round, registered, leave)
 
     def _last_one_out(
-        self, now: Now, now_round: Round, registered: _Registration, leave: LeaveRequested
+        self, now: Now, now_round: Round, registered: Registration, leave: LeaveRequested
     ) -> str:
         keys, code = registered.keys, SIGNAL_BASE + leave.signal
         reason = f"stopped by signal {leave.signal}"
@@ -571,18 +528,18 @@ class Member:
         self._commit("outcome", txn)
         return "leaving as the last one: writing the outcome"
 
-    def _departure(self, registered: _Registration) -> Txn:
+    def _departure(self, registered: Registration) -> Txn:
         keys = registered.keys
         gone = (Scope(keys.node(registered.node.node_id)), Scope(keys.election(self._me.lease)))
         own = CreatedAt(gone[0].key, registered.revision)
         return Txn(when=(own,), then=tuple(Delete(scope) for scope in gone))
 
-    def _is_done(self, ranks: _Ranks) -> bool:
+    def _is_done(self, ranks: OwnRanks) -> bool:
         return self._done_round >= ranks.round
 
     # Small steps --------------------------------------------------------------------------------------
 
-    def _stop(self, ranks: _Ranks, *, grace: bool, reason: str) -> None:
+    def _stop(self, ranks: OwnRanks, *, grace: bool, reason: str) -> None:
         """Stop the ranks once; a stop without grace may follow one with it."""
         if ranks.gone or ranks.killing or (ranks.stopping and grace):
             return
@@ -595,11 +552,11 @@ class Member:
     def _commit(self, tag: str, txn: Txn, number: int = -1, *, joins: int = -1) -> None:
         """One commit at a time: the next is decided on what the last one changed."""
         if self._in_flight is None:
-            self._in_flight = _InFlight(tag, number, joins)
+            self._in_flight = InFlight(tag, number, joins)
             self._effects.append(Commit(tag, (txn,)))
 
     def _txn(
-        self, registered: _Registration, *then: Operation, when: tuple[ModifiedAt | CreatedAt | Exists, ...]
+        self, registered: Registration, *then: Operation, when: tuple[ModifiedAt | CreatedAt | Exists, ...]
     ) -> Txn:
         """A write in the living attempt by an agent that still holds its registration."""
         keys = registered.keys
@@ -631,7 +588,7 @@ class Member:
         )
         self._tell_once(("running", now_round.number), notice)
 
-    def _tell_of_rounds(self, now_round: Round, registered: _Registration) -> None:
+    def _tell_of_rounds(self, now_round: Round, registered: Registration) -> None:
         keys = registered.keys
         interrupt = self._mirror.record(Interrupt, keys.interrupt(now_round.number))
         if interrupt is not None and interrupt.node_id != registered.node.node_id:
@@ -642,14 +599,3 @@ class Member:
             end = self._mirror.record(End, keys.end(number))
             if end is not None:
                 self._tell_once(("judged", number), Judged(end))
-
-
-def ended(end: RankEnd) -> str:
-    """How a rank ended, as part of a sentence."""
-    if end.kind is FaultKind.START_FAILED:
-        return f"could not be started: {end.detail}"
-    if end.error is not None:
-        return f"raised {end.error.type}: {end.error.message}"
-    if end.signal is not None:
-        return f"was ended by signal {end.signal}"
-    return f"exited with {end.exit_code}"

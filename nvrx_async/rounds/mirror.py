@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from nvrx_async.etcd.types import Delete, Deleted, KeyValue, Listing, Put, Scope, Txn
 from nvrx_async.job.codec import decode
@@ -20,6 +20,7 @@ class Mirror:
         self._known: set[Scope] = set()
         self._keys: dict[str, KeyValue] = {}
         self._gone_at: dict[str, int] = {}
+        self._decoded: dict[str, tuple[int, Any]] = {}
 
     def open(self, scopes: frozenset[Scope]) -> None:
         """Keep exactly these scopes; what lies in none of them is forgotten."""
@@ -29,6 +30,7 @@ class Mirror:
         self._known &= scopes
         for key in [key for key in self._keys if not self._covered(key)]:
             del self._keys[key]
+            self._decoded.pop(key, None)
         for key in [key for key in self._gone_at if not self._covered(key)]:
             del self._gone_at[key]
 
@@ -58,7 +60,7 @@ class Mirror:
     def record(self, cls: type[T], key: str) -> T | None:
         """The key's value as a record, None if it does not exist."""
         held = self._keys.get(key)
-        return decode(cls, key, held.value) if held else None
+        return self._decode(cls, held) if held else None
 
     def under(self, scope: Scope) -> Iterator[KeyValue]:
         """All keys of a scope."""
@@ -66,7 +68,16 @@ class Mirror:
 
     def records(self, cls: type[T], scope: Scope) -> dict[str, T]:
         """All records of a scope, by the part of the key behind the scope's prefix."""
-        return {held.key[len(scope.key) :]: decode(cls, held.key, held.value) for held in self.under(scope)}
+        return {held.key[len(scope.key) :]: self._decode(cls, held) for held in self.under(scope)}
+
+    def _decode(self, cls: type[T], held: KeyValue) -> T:
+        """Decode once for each write of a key: a coordinator looks at a thousand keys at every event."""
+        known = self._decoded.get(held.key)
+        if known is not None and known[0] == held.mod_revision and isinstance(known[1], cls):
+            return known[1]
+        record = decode(cls, held.key, held.value)
+        self._decoded[held.key] = (held.mod_revision, record)
+        return record
 
     def _covered(self, key: str) -> bool:
         return any(scope.covers(key) for scope in self._open)
@@ -90,6 +101,7 @@ class Mirror:
             return
         if isinstance(change, Deleted):
             self._keys.pop(key, None)
+            self._decoded.pop(key, None)
             self._gone_at[key] = revision
         elif revision > newest or held is None:
             self._keys[key] = change

@@ -1,0 +1,193 @@
+"""The one interpreter of effects: it tells the machines what happened and does what they decide.
+
+It knows nothing of rounds. Drivers are passed in, so that tests put a model in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import anyio
+from anyio.abc import TaskGroup
+
+from nvrx_async.etcd.errors import EtcdError
+from nvrx_async.etcd.types import Listing, Txn
+from nvrx_async.job.keys import AttemptKeys
+from nvrx_async.rounds.drivers import Ranks, Store
+from nvrx_async.rounds.effects import (
+    Campaign,
+    Commit,
+    Effect,
+    Finish,
+    Machine,
+    Notice,
+    Notify,
+    ProveDead,
+    ReservePort,
+    Revoke,
+    StartRanks,
+    StopRanks,
+)
+from nvrx_async.rounds.events import (
+    Changed,
+    Committed,
+    Deposed,
+    Elected,
+    Event,
+    Listed,
+    Now,
+    PortReserved,
+    Refused,
+    Tick,
+)
+
+FIRST_BACKOFF_S = 0.02
+LAST_BACKOFF_S = 1.0
+
+
+class Interpreter:
+    """Runs the machines of one life until one of them says Finish."""
+
+    def __init__(
+        self,
+        machines: Sequence[Machine],
+        store: Store,
+        ranks: Ranks,
+        clock: Callable[[], Now],
+        notify: Callable[[Notice], None],
+    ) -> None:
+        self._machines = machines
+        self._store = store
+        self._ranks = ranks
+        self._clock = clock
+        self._notify = notify
+        self._send, self._receive = anyio.create_memory_object_stream[tuple[Machine | None, Event]](
+            float("inf")
+        )
+        self._refusals: dict[str, int] = {}
+        self._finish: Finish | None = None
+
+    def tell(self, event: Event) -> None:
+        """Tell all machines of an event. Never blocks."""
+        self._send.send_nowait((None, event))
+
+    async def run(self) -> Finish:
+        """Drive the machines to the end of this life. Tasks under way are cancelled then."""
+        async with self._send, self._receive, anyio.create_task_group() as tasks:
+            tasks.start_soon(self._follow)
+            wake_at_s = self._clock().s
+            while (finish := self._finish) is None:
+                self._observe(await self._next_events(wake_at_s))
+                wake_at_s = self._decide(tasks)
+            tasks.cancel_scope.cancel()
+        return finish
+
+    async def _next_events(self, wake_at_s: float) -> list[tuple[Machine | None, Event]]:
+        """All events that wait, at least one; a Tick when the moment to wake comes first."""
+        events: list[tuple[Machine | None, Event]] = []
+        with anyio.move_on_after(max(0.0, wake_at_s - self._clock().s)):
+            events.append(await self._receive.receive())
+        while self._receive.statistics().current_buffer_used:
+            events.append(self._receive.receive_nowait())
+        return events or [(None, Tick())]
+
+    def _observe(self, events: Sequence[tuple[Machine | None, Event]]) -> None:
+        now = self._clock()
+        for addressee, event in events:
+            for machine in self._machines:
+                if addressee is None or addressee is machine:
+                    machine.observe(event, now)
+
+    def _decide(self, tasks: TaskGroup) -> float:
+        wake_at_s = float("inf")
+        for machine in self._machines:
+            decision = machine.decide(self._clock())
+            for effect in decision.effects:
+                self._execute(effect, machine, tasks)
+            if decision.wake_at_s is not None:
+                wake_at_s = min(wake_at_s, decision.wake_at_s)
+        self._store.follow(frozenset().union(*(machine.scopes() for machine in self._machines)))
+        return wake_at_s
+
+    def _execute(self, effect: Effect, machine: Machine, tasks: TaskGroup) -> None:
+        match effect:
+            case StopRanks(round=number, grace=grace):
+                self._ranks.stop(number, grace=grace)
+            case StartRanks(assignment=assignment, generation=generation):
+                tasks.start_soon(self._ranks.start, assignment, generation)
+            case Commit(tag=tag, txns=txns):
+                tasks.start_soon(self._commit, machine, tag, txns)
+            case ReservePort(round=number):
+                tasks.start_soon(self._report, self._reserve_port(number))
+            case ProveDead(node=node):
+                tasks.start_soon(self._report, self._ranks.prove(node))
+            case Revoke(lease=lease):
+                tasks.start_soon(self._revoke, lease)
+            case Campaign(key=key, create_revision=create_revision):
+                tasks.start_soon(self._campaign, key, create_revision)
+            case Notify(notice=notice):
+                self._notify(notice)
+            case Finish():
+                self._finish = effect
+
+    async def _follow(self) -> None:
+        async for change in self._store.changes():
+            self.tell(Listed(change) if isinstance(change, Listing) else Changed(change))
+
+    async def _report(self, happening: Awaitable[Event]) -> None:
+        self.tell(await happening)
+
+    async def _reserve_port(self, number: int) -> Event:
+        return PortReserved(number, await self._ranks.reserve_port(number))
+
+    async def _commit(self, machine: Machine, tag: str, txns: Sequence[Txn]) -> None:
+        """Commit in order. If one is refused, or nobody knows, the machine sees all keys anew before it decides."""
+        taken: list[tuple[Txn, int]] = []
+        try:
+            for txn in txns:
+                result = await self._store.commit(txn)
+                if not result.succeeded:
+                    break
+                taken.append((txn, result.revision))
+        except EtcdError:
+            pass  # did not happen, or unknown: what etcd holds decides, and it is read below
+        if len(taken) == len(txns):
+            self._refusals.pop(tag, None)
+            self._send.send_nowait((machine, Committed(tag, tuple(taken))))
+            return
+        await anyio.sleep(self._backoff(tag))
+        for listing in await self._relist():
+            self.tell(Listed(listing))
+        self._send.send_nowait((machine, Refused(tag)))
+
+    async def _relist(self) -> tuple[Listing, ...]:
+        """Read all keys anew. While etcd is out of reach, the lease's end bounds this life, not a count."""
+        failures = 0
+        while True:
+            try:
+                return await self._store.relist()
+            except EtcdError:
+                failures += 1
+                await anyio.sleep(_pause_s(failures))
+
+    def _backoff(self, tag: str) -> float:
+        """A first refusal is decided anew at once; repeated ones wait longer and longer."""
+        count = self._refusals.get(tag, 0)
+        self._refusals[tag] = count + 1
+        return _pause_s(count)
+
+    async def _revoke(self, lease: int) -> None:
+        try:
+            await self._store.revoke(lease)
+        except EtcdError:
+            return  # the dead agent's lease lapses by itself; its keys' end is what the machine waits for
+
+    async def _campaign(self, key: str, create_revision: int) -> None:
+        if await self._store.lead(AttemptKeys.holding(key).elections, key, create_revision):
+            self.tell(Elected(key, create_revision))
+            await self._store.deposed(key, create_revision)
+        self.tell(Deposed(key))
+
+
+def _pause_s(failures: int) -> float:
+    return 0.0 if failures == 0 else min(FIRST_BACKOFF_S * 2 ** min(failures - 1, 10), LAST_BACKOFF_S)
