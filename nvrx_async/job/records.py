@@ -108,13 +108,15 @@ class Job:
 class Process:
     """Which process an agent is, so that a successor on the same host can prove it dead.
 
-    `start_ticks` is field 22 of `/proc/<pid>/stat`: clock ticks after boot.
+    `start_ticks` is field 22 of `/proc/<pid>/stat`: clock ticks after boot. `tag` is in the environment
+    (`NVRX_JOB_TAG`) of everything the agent starts.
     """
 
     boot_id: str
     pid_namespace: str
     pid: int
     start_ticks: int
+    tag: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,7 @@ class Round:
     number: int
     phase: Phase
     opened_utc: str
+    running_utc: str = ""
     token: str | None = None
     previous_token: str | None = None
     world_size: int = 0

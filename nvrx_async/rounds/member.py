@@ -308,7 +308,7 @@ class Member:
             return "ranks are being stopped" if ranks.stopping else "ranks are running"
         if interrupt is None:
             return self._done(ranks, registered)
-        return self._report(now, ranks, now_round, registered)
+        return self._report(now, ranks, registered)
 
     def _fault_seen(self, ranks: OwnRanks) -> tuple[FaultKind, str, RankEnd | None] | None:
         if ranks.keeper_lost:
@@ -355,7 +355,7 @@ class Member:
             self._commit("done", self._txn(registered, put, when=(self._at(keys.round),)), ranks.round)
         return "all ranks of this node finished; waiting for the others"
 
-    def _report(self, now: Now, ranks: OwnRanks, now_round: Round, registered: Registration) -> str:
+    def _report(self, now: Now, ranks: OwnRanks, registered: Registration) -> str:
         """Write the final report; in the same step join the next round, since nothing lives in this one."""
         keys, node, number = registered.keys, registered.node, ranks.round
         joining = self._join_of(now, number + 1, registered)
@@ -490,7 +490,7 @@ class Member:
             if interrupt is None:
                 self._interrupt(now, now_round, registered, FaultKind.NODE_LEFT, reason, None)
             elif ranks.gone:
-                self._report(now, ranks, now_round, registered)
+                self._report(now, ranks, registered)
         if ranks is not None and not ranks.gone:
             return "leaving: ranks are being stopped"
         if self._leave_by_s is None:
