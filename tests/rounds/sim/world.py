@@ -19,6 +19,9 @@ from rounds.sim.keeper import Rank
 from rounds.sim.store import Store
 from rounds.sim.timeline import Timeline
 
+RENDEZVOUS_S = 15.0
+"""Ranks that wait so long for the others of their world give up."""
+
 SPEC = JobSpec(
     command=("train.py",),
     min_nodes=2,
@@ -86,11 +89,20 @@ class Training:
 
     def joined(self, rank: Rank) -> None:
         self._ranks.append(rank)
+        if len(self._ranks) == 1:
+            self._world.timeline.after(RENDEZVOUS_S, self._give_up)
         if self._broken:
             self._lose_connection(rank)
         if len(self._ranks) == self._size:
             chance = self._world.timeline.random
             self._world.timeline.after(self._world.setup.work_s * chance.uniform(0.8, 1.2), self._finish)
+
+    def _give_up(self) -> None:
+        """The store of the ranks waited for all of them."""
+        if len(self._ranks) < self._size and not self._broken:
+            for rank in self._ranks:
+                self._lose_connection(rank)
+            self._broken = True
 
     def left(self, rank: Rank) -> None:
         if self._done or self._broken:
@@ -111,15 +123,22 @@ class Training:
             )
 
     def _lose_connection(self, rank: Rank) -> None:
-        """A peer is gone: half of the ranks see it and raise, the others hang until they are killed."""
+        """A peer is gone: half of the ranks see it and raise, the others hang until a collective times out."""
         chance = self._world.timeline.random
-        if chance.random() < 0.5:
-            error = PythonError("DistNetworkError", "Connection closed by peer")
+        kind, error, after_s = _CONNECTION_LOST if chance.random() < 0.5 else _TIMED_OUT
 
-            def fall() -> None:
-                rank.finish(FaultKind.CONNECTION_LOST, exit_code=1, error=error)
+        def fall() -> None:
+            rank.finish(kind, exit_code=1, error=error)
 
-            self._world.timeline.after(chance.uniform(0.0, 0.5), lambda: rank.host.run(fall))
+        self._world.timeline.after(after_s + chance.uniform(0.0, 0.5), lambda: rank.host.run(fall))
+
+
+_CONNECTION_LOST = (
+    FaultKind.CONNECTION_LOST,
+    PythonError("DistNetworkError", "Connection closed by peer"),
+    0.0,
+)
+_TIMED_OUT = (FaultKind.TIMEOUT, PythonError("RuntimeError", "Timed out waiting for a collective"), 12.0)
 
 
 class World:
