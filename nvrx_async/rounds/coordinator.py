@@ -52,6 +52,7 @@ from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.root import find_root
 from nvrx_async.rounds.seal import Forming, Sealed, Wait, seal, unclear
 
+FAILED = 1
 NEVER_READY = 3
 REQUEUE = 75
 ROUNDS_KEPT = 200
@@ -319,7 +320,7 @@ class Coordinator:
 
     def _interrupt_lost(self, now: Now, now_round: Round, office: _Office, seat: Seat) -> str:
         keys, number = office.keys, now_round.number
-        reason = f"node {seat.node_id} is lost: its lease ended"
+        reason = f"node {seat.node_id} ({seat.host}) is lost: its lease ended"
         key = keys.interrupt(number)
         interrupt = Interrupt(self._me.node_id, FaultKind.NODE_LOST, seat.node_id, reason, now.utc)
         when = (CreatedAt(key, 0), self._at(keys.node(seat.node_id)))
@@ -359,15 +360,15 @@ class Coordinator:
         ]
         if silent:
             return f"round {number} is over; {', '.join(silent[:8])} still to report"
-        done = self._done(keys, number)
-        missing = {
-            seat.node_id: f"the lease of {seat.node_id} ended"
-            for seat in world.seats
-            if seat.node_id not in reported and not _is_of(done.get(seat.node_id), seat)
-        }
+        records = self._done(keys, number)
+        done = {seat.node_id for seat in world.seats if _is_of(records.get(seat.node_id), seat)}
+        unseen = [seat.node_id for seat in world.seats if seat.node_id not in reported | done]
+        missing = dict.fromkeys(unseen, "its lease ended")
         faults = {node_id: reports[node_id] for node_id in reported}
-        root = find_root(faults, missing, interrupt, world.seats)
-        verdict = next_level(now_round.ledger, root, self._spec)
+        addresses = {node_id: node.address for node_id, node in nodes.items()}
+        root = find_root(faults, missing, interrupt, world.seats, done=done, addresses=addresses)
+        nothing_ready = not any(end.ready for fault in faults.values() for end in fault.ends)
+        verdict = next_level(now_round.ledger, root, self._spec, nothing_ready=nothing_ready)
         if verdict.level is Level.STOP or verdict.level is Level.REQUEUE:
             return self._stop(now, now_round, office, judge, root, verdict)
         return self._restart(now, now_round, office, root, verdict)
@@ -398,7 +399,7 @@ class Coordinator:
             now,
             now_round,
             office,
-            exit_code=verdict.exit_code,
+            exit_code=verdict.exit_code or FAILED,
             reason=verdict.reason,
             end=end,
             judge=judge,
