@@ -11,7 +11,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from nvrx_async.etcd.errors import EtcdError
-from nvrx_async.etcd.types import Listing, Txn
+from nvrx_async.etcd.types import Listing, Scope, Txn
 from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.rounds.drivers import Ranks, Store
 from nvrx_async.rounds.effects import (
@@ -64,6 +64,7 @@ class Interpreter:
         self._send, self._receive = anyio.create_memory_object_stream[tuple[Machine | None, Event]](
             float("inf")
         )
+        self._scopes: list[frozenset[Scope]] = [frozenset() for _ in machines]
         self._refusals: dict[str, int] = {}
         self._finish: Finish | None = None
 
@@ -106,8 +107,16 @@ class Interpreter:
                 self._execute(effect, machine, tasks)
             if decision.wake_at_s is not None:
                 wake_at_s = min(wake_at_s, decision.wake_at_s)
-        self._store.follow(frozenset().union(*(machine.scopes() for machine in self._machines)))
+        self._open_scopes(tasks)
         return wake_at_s
+
+    def _open_scopes(self, tasks: TaskGroup) -> None:
+        """Follow what any machine wants. What one opens that another follows already is read anew for it."""
+        before, self._scopes = self._scopes, [machine.scopes() for machine in self._machines]
+        followed = frozenset().union(*before)
+        self._store.follow(frozenset().union(*self._scopes))
+        if any((now - then) & followed for now, then in zip(self._scopes, before, strict=True)):
+            tasks.start_soon(self._tell_listings)
 
     def _execute(self, effect: Effect, machine: Machine, tasks: TaskGroup) -> None:
         match effect:
@@ -156,9 +165,12 @@ class Interpreter:
             self._send.send_nowait((machine, Committed(tag, tuple(taken))))
             return
         await anyio.sleep(self._backoff(tag))
+        await self._tell_listings()
+        self._send.send_nowait((machine, Refused(tag)))
+
+    async def _tell_listings(self) -> None:
         for listing in await self._relist():
             self.tell(Listed(listing))
-        self._send.send_nowait((machine, Refused(tag)))
 
     async def _relist(self) -> tuple[Listing, ...]:
         """Read all keys anew. While etcd is out of reach, the lease's end bounds this life, not a count."""

@@ -312,11 +312,9 @@ class Life:
                 if target is None or target is machine:
                     machine.observe(event, self.now())
         for index, machine in enumerate(self.machines):
-            self._open(index, machine.scopes())
             decision = machine.decide(self.now())
             self._wake[index] = decision.wake_at_s
             self.why = self._says[index] = decision.reason
-            self._open(index, machine.scopes())
             for effect in decision.effects:
                 yield effect
                 if self.over:
@@ -324,6 +322,8 @@ class Life:
                 self._execute(machine, effect)
                 if self.over:
                     return
+        for index, machine in enumerate(self.machines):
+            self._open(index, machine.scopes())
         self._set_timer()
         if self._inbox:
             self._request_turn()
