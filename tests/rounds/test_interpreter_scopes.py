@@ -30,6 +30,10 @@ class Feed:
         async for listing in self._receive:
             yield listing
 
+    def close(self) -> None:
+        self._send.close()
+        self._receive.close()
+
     async def relist(self) -> tuple[Listing, ...]:
         return tuple(Listing(scope, (), 2) for scope in self._followed)
 
@@ -81,8 +85,11 @@ async def test_a_machine_is_told_of_a_scope_that_another_follows_already() -> No
         await anyio.wait_all_tasks_blocked()
         interpreter.tell(LeaveRequested(15))
 
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(later)
-            finish = await interpreter.run()
+    try:
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(later)
+                finish = await interpreter.run()
+    finally:
+        feed.close()
     assert finish.reason == "known"
