@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 RUN_ID = "job"
 STRENGTH = {kind: place for place, kind in enumerate(FaultKind)}
+OWN = frozenset(list(FaultKind)[: STRENGTH[FaultKind.START_FAILED] + 1])
+"""Faults that stand for themselves; of the weaker ones find_root may take another than the first."""
 SEEN_BY_ALL_S = 3.0
 """A report this much older than the verdict cannot have been missed by whoever wrote it."""
 
@@ -69,7 +71,6 @@ class Checks:
         self.rounds: dict[int, Round] = {}
         self.incarnations: dict[str, int] = {}
         self.exits: list[tuple[Agent, str]] = []
-        self.checked_ranks = True
 
     def fail(self, what: str) -> None:
         story = "\n".join(self._world.story[-150:])
@@ -94,8 +95,8 @@ class Checks:
         attempt = decode(Current, change.key, change.value).attempt
         if change.version != attempt + 1:
             self.fail(f"`current` moved to attempt {attempt} at its version {change.version}")
-        if attempt and any(rank.alive and not rank.stuck for rank in self.ranks) and self.checked_ranks:
-            alive = self._names(rank for rank in self.ranks if rank.alive and not rank.stuck)
+        if attempt and any(rank.counts for rank in self.ranks):
+            alive = self._names(rank for rank in self.ranks if rank.counts)
             old = AttemptKeys(RUN_ID, attempt - 1)
             if old.outcome not in self._world.store.keys:
                 self.fail(f"attempt {attempt} began while ranks of the one before live: {alive}")
@@ -232,7 +233,7 @@ class Checks:
             for at_s, report in sealed.reports.values()
             if at_s < old_enough
             for end_of_rank in report.ends
-            if end_of_rank.kind is not None and end_of_rank.by is not EndedBy.US
+            if end_of_rank.kind in OWN and end_of_rank.by is not EndedBy.US
         ]
         strongest = min(own, key=STRENGTH.__getitem__, default=None)
         if strongest is not None and STRENGTH[end.root.kind] > STRENGTH[strongest]:
@@ -244,10 +245,12 @@ class Checks:
         outcome = decode(Outcome, change.key, change.value)
         self.outcomes[attempt] = outcome
         self._world.tell(None, f"outcome of attempt {attempt}: {outcome.exit_code} {outcome.reason}")
-        alive = [rank for rank in self.ranks if rank.alive and not rank.stuck and not rank.host.frozen]
-        if alive and self.checked_ranks:
+        alive = [rank for rank in self.ranks if rank.counts]
+        if alive:
             self.fail(f"attempt {attempt} has its outcome while {self._names(alive)} live")
         if outcome.success:
+            if AttemptKeys(RUN_ID, attempt).interrupt(outcome.round) in self._world.store.keys:
+                self.fail(f"success in round {outcome.round}, which was interrupted")
             self._succeeded(attempt)
 
     def _succeeded(self, attempt: int) -> None:
@@ -275,10 +278,8 @@ class Checks:
         attempt = self.incarnations[rank.incarnation]
         self.attempt_of[id(rank)] = attempt
         self.ranks.append(rank)
-        if not self.checked_ranks:
-            return attempt
         for other in self.ranks:
-            if other is rank or not other.alive or other.stuck or other.host.frozen:
+            if other is rank or not other.counts:
                 continue
             mine = (attempt, rank.assignment.round)
             theirs = (self.attempt_of[id(other)], other.assignment.round)

@@ -12,7 +12,7 @@ from rounds.sim.timeline import Call, Timeline, Timer
 class Host:
     """One machine (or container): its own clock, its own process table.
 
-    `rate` is the drift of its clock. Containers of one machine share `boot_id`, not `pid_namespace`.
+    `rate` is the drift of its clock; `flaky` delays and loses what it sends. Containers of one machine share `boot_id`, not `pid_namespace`.
     """
 
     name: str
@@ -23,6 +23,7 @@ class Host:
     offset_s: float = 0.0
     cut: bool = False
     answers_lost: bool = False
+    flaky: bool = False
     frozen: bool = False
     next_pid: int = 100
     next_port: int = 20000

@@ -17,7 +17,10 @@ SIGTERM = 15
 
 @dataclass(eq=False, slots=True)
 class Rank:
-    """One training process. `stuck` outlives SIGKILL and, with it pending, never runs a step again."""
+    """One training process. `stuck` outlives SIGKILL and, with it pending, never runs a step again.
+
+    `ghost` woke with its whole host after its deadline: what no rule can fence, and nothing it does takes effect.
+    """
 
     host: Host
     node_id: str
@@ -30,6 +33,12 @@ class Rank:
     end: RankEnd | None = None
     killed: FaultKind | None = None
     stuck: bool = False
+    ghost: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether this rank may take part in a training now."""
+        return self.alive and not self.stuck and not self.ghost and not self.host.frozen
 
     @property
     def number(self) -> int:

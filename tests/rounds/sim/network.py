@@ -14,12 +14,14 @@ R = TypeVar("R")
 
 REQUEST_TIMEOUT_S = 2.0
 RETRY_S = 0.4
+FLAKY = 0.4
+"""Share of requests, and of answers, that a flaky network holds back or loses."""
 LATE_S = 3.0
 """A request that was given up may still take effect so much later."""
 
 
 class Link:
-    """One life's connection to the store; after `close` no answer comes, requests on their way still take effect."""
+    """One life's connection to the store; `lag_s` delays its watches. After `close` no answer comes, requests on their way still take effect."""
 
     def __init__(self, store: Store, process: Process) -> None:
         self._store = store
@@ -27,6 +29,7 @@ class Link:
         self._timeline: Timeline = process.host.timeline
         self.watches: set[Watch] = set()
         self.closed = False
+        self.lag_s = 0.0
         store.listeners.append(self._changed)
 
     @property
@@ -62,14 +65,18 @@ class Link:
                 serve()
 
         def back(result: R) -> None:
-            if not self._process.host.answers_lost:
+            lost = self._process.host.flaky and self._timeline.random.random() < FLAKY
+            if not self._process.host.answers_lost and not lost:
                 self._timeline.after(self._timeline.latency_s(), lambda: returned(result))
 
         def returned(result: R) -> None:
             if self.reachable:
                 self._process.run(lambda: once(result))
 
-        self._timeline.after(self._timeline.latency_s(), arrive)
+        held_s = 0.0
+        if self._process.host.flaky and self._timeline.random.random() < FLAKY:
+            held_s = self._timeline.random.uniform(0.1, LATE_S)
+        self._timeline.after(self._timeline.latency_s() + held_s, arrive)
         self._process.after(timeout_s, lambda: once(None))
 
     def commit(self, txn: Txn, answer: Callable[[TxnResult | None], None]) -> None:
@@ -108,7 +115,7 @@ class Link:
 
     def _schedule(self, watch: Watch) -> None:
         target = len(self._store.log)
-        self._timeline.after(self._timeline.latency_s() + watch.lag_s, lambda: self._pump(watch, target))
+        self._timeline.after(self._timeline.latency_s() + self.lag_s, lambda: self._pump(watch, target))
 
     def _pump(self, watch: Watch, target: int) -> None:
         if watch not in self.watches or not self.reachable or self._process.host.answers_lost:
@@ -121,10 +128,9 @@ class Link:
 
 
 class Watch:
-    """Changes of one scope from a place in the store's log on. `lag_s` delays it beyond the network."""
+    """Changes of one scope from a place in the store's log on."""
 
     def __init__(self, scope: Scope, position: int, deliver: Callable[[Change], None]) -> None:
         self.scope = scope
         self.position = position
         self.deliver = deliver
-        self.lag_s = 0.0

@@ -31,8 +31,10 @@ KINDS = (
     "freeze",
     "cut",
     "lose_answers",
+    "flaky",
     "cut_watches",
     "replay",
+    "lag",
     "outage",
     "exit",
     "signal",
@@ -57,8 +59,10 @@ def apply(world: World, fault: Fault) -> None:
         "freeze": lambda: world.freeze(slot, arg),
         "cut": lambda: world.cut(slot, arg),
         "lose_answers": lambda: world.lose_answers(slot, arg),
+        "flaky": lambda: world.flaky(slot, arg),
         "cut_watches": lambda: _with_life(world, slot, Life.cut_watches),
         "replay": lambda: _with_life(world, slot, lambda life: life.replay(20)),
+        "lag": lambda: world.lag_watches(slot, min(arg, 6.0), 10.0),
         "outage": lambda: world.outage(arg),
         "exit": lambda: world.end_rank(slot, "exit"),
         "signal": lambda: world.end_rank(slot, "signal"),
@@ -87,6 +91,8 @@ def _crash(world: World, slot: int, back_s: float) -> None:
 
 def _crash_all(world: World, back_s: float) -> None:
     """The scheduler kills the whole job and starts it again."""
+    if any(host.frozen for host in world.hosts):
+        return  # a scheduler does not start a job again while a node of it does not answer
     for slot in range(world.setup.agents):
         world.crash(slot)
         world.timeline.after(back_s, lambda slot=slot: world.launch(slot, "launch.1"))  # type: ignore[misc]

@@ -31,6 +31,7 @@ class Timeline:
         self.random = random.Random(seed)
         self._queue: list[Timer] = []
         self._serial = 0
+        self.slow = 0.03
 
     def at(self, when_s: float, call: Call) -> Timer:
         """Call at a moment; one that is past means now."""
@@ -56,7 +57,7 @@ class Timeline:
         self.now_s = max(self.now_s, until_s)
 
     def latency_s(self) -> float:
-        """One way through a network: mostly short, sometimes long."""
-        if self.random.random() < 0.03:
-            return self.random.uniform(0.05, 0.4)
+        """One way through a network: mostly short, the share `slow` of them long."""
+        if self.random.random() < self.slow:
+            return self.random.uniform(0.05, 0.8)
         return self.random.uniform(0.0005, 0.01)

@@ -69,7 +69,7 @@ class Setup:
     host_of: tuple[int, ...] = ()
     node_ids: tuple[str, ...] = ()
     drift: bool = True
-    loses_answers: bool = True
+    slow_network: float = 0.03
     without_deadline: bool = False
     machines: Callable[[Life], tuple[Machine, ...]] = real_machines
 
@@ -147,6 +147,7 @@ class World:
     def __init__(self, setup: Setup, seed: int) -> None:
         self.setup = setup
         self.timeline = Timeline(seed)
+        self.timeline.slow = setup.slow_network
         self.store = Store(self.timeline)
         self.story: list[str] = []
         self.slow_kills = False
@@ -238,6 +239,10 @@ class World:
 
             def thaw() -> None:
                 self.tell(self.agents.get(slot), "WHOLE HOST THAWS")
+                for agent in self.everyone:
+                    if agent.host is host and agent.keeper and agent.keeper.good_until_s <= host.clock_s():
+                        for rank in agent.ranks:
+                            rank.ghost = True
                 host.thaw()
                 self._reconnect()
 
@@ -268,6 +273,13 @@ class World:
 
         self.timeline.after(for_s, heal)
 
+    def flaky(self, slot: int, for_s: float) -> None:
+        """Requests come late, perhaps after their time-out; answers get lost."""
+        host = self.hosts[slot]
+        self.tell(self.agents.get(slot), f"FLAKY NETWORK for {for_s:g} s")
+        host.flaky = True
+        self.timeline.after(for_s, lambda: setattr(host, "flaky", False))
+
     def outage(self, for_s: float) -> None:
         if self.store.up:
             self.tell(None, f"STORE OUTAGE for {for_s:g} s")
@@ -279,6 +291,15 @@ class World:
                 self._reconnect()
 
             self.timeline.after(for_s, back)
+
+    def lag_watches(self, slot: int, lag_s: float, for_s: float) -> None:
+        """What an agent watches comes late; what it reads and writes does not."""
+        agent = self.agents[slot]
+        life = agent.life
+        if life is not None:
+            self.tell(agent, f"WATCHES LAG {lag_s:g} s for {for_s:g} s")
+            life.link.lag_s = lag_s
+            self.timeline.after(for_s, lambda: setattr(life.link, "lag_s", 0.0))
 
     def _reconnect(self) -> None:
         for life in self.lives:
