@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from nvrx_async.etcd import DeposedError, Election, EtcdClient, Feed
+from nvrx_async.etcd import DeposedError, EtcdClient, Feed, deposed, lead
 from nvrx_async.etcd.types import Deleted, KeyValue, Listing, Scope, Txn, TxnResult
 
 
@@ -42,11 +42,11 @@ class EtcdStore:
     async def lead(self, elections: Scope, key: str, create_revision: int) -> bool:
         """Return True when no earlier candidate is left, False when the key itself is gone."""
         try:
-            await Election.lead(self._client, elections, key, create_revision)
+            await lead(self._client, elections, key, create_revision)
         except DeposedError:
             return False
         return True
 
     async def deposed(self, key: str, create_revision: int) -> None:
         """Return when the key is gone."""
-        await Election.deposed(self._client, key, create_revision)
+        await deposed(self._client, key, create_revision)

@@ -92,7 +92,19 @@ class Delete:
     scope: Scope
 
 
-Compare: TypeAlias = ModifiedAt | CreatedAt | Exists
+@dataclass(frozen=True, slots=True)
+class Empty:
+    """Holds when no key of the scope exists."""
+
+    scope: Scope
+
+    @property
+    def key(self) -> str:
+        """Where the scope begins."""
+        return self.scope.key
+
+
+Compare: TypeAlias = ModifiedAt | CreatedAt | Exists | Empty
 Operation: TypeAlias = Put | Delete
 
 

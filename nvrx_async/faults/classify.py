@@ -17,6 +17,7 @@ import signal as signals
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from nvrx_async.faults.traceback import TAIL_CHARS
 from nvrx_async.job.records import EndedBy, FaultKind, PythonError
 
 
@@ -43,11 +44,11 @@ class Classified(NamedTuple):
     detail: str
 
 
-# NVIDIA's Xid catalog: numbers that stand for a device, link or firmware in need of a reset or of repair. 48
-# double-bit ECC, 62 micro-controller halted, 64 failed row remap, 74 NVLink, 79 off the bus, 94 and 95 contained
-# and uncontained ECC, 119 and 120 GSP firmware, 140 unrecovered ECC. Left out, since a program can cause them:
-# 13 (engine exception), 31 (MMU fault: a bad pointer), 43 and 45 (channel torn down, mostly for another
-# error); and 63 (a row was remapped: all is well).
+# NVIDIA's Xid catalog: numbers that stand for a device, link or firmware in need of a reset or of repair.
+# 48 double-bit ECC, 62 micro-controller halted, 64 failed row remap, 74 NVLink, 79 off the bus, 94 and 95
+# contained and uncontained ECC, 119 and 120 GSP firmware, 140 unrecovered ECC. Left out, since a program can
+# cause them: 13 (engine exception), 31 (MMU fault: a bad pointer), 43 and 45 (channel torn down, mostly for
+# another error); and 63 (a row was remapped: all is well).
 _HARDWARE_XIDS = frozenset({48, 62, 64, 74, 79, 94, 95, 119, 120, 140})
 _XID = re.compile(r"NVRM: Xid \([^)]*\): (?P<number>\d+)")
 
@@ -88,9 +89,10 @@ _MISMATCH = re.compile(
 )
 _GLOO = re.compile(r"gloo/(?:transport|rendezvous)/\S+:\d+\]")
 
-# errno of Linux: EIO, ENOSPC, EROFS, ESTALE, EDQUOT; torch: caffe2/serialize/inline_container.cc when it writes.
+# errno of Linux: EIO, ENOSPC, EROFS, ESTALE, EDQUOT. torch: inline_container.cc when it writes.
 _STORAGE = re.compile(
-    r"\[Errno (?:5|28|30|116|122)\]|No space left on device|Disk quota exceeded|Stale (?:NFS )?file handle|Input/output error"
+    r"\[Errno (?:5|28|30|116|122)\]"
+    r"|No space left on device|Disk quota exceeded|Stale (?:NFS )?file handle|Input/output error"
     r"|Read-only file system|PytorchStreamWriter failed|inline_container\.cc:\d+\] \. unexpected pos"
     r"|iostream error",
     re.IGNORECASE,
@@ -99,6 +101,7 @@ _OS_ERRORS = frozenset({"OSError", "IOError", "RuntimeError", "CheckpointExcepti
 
 _DISTRIBUTED = re.compile(r"gloo|NCCL|c10d|TCPStore|socket", re.IGNORECASE)
 _DETAIL_CHARS = 300
+_LINE_CHARS = 2000
 _SHELL_SIGNALS = range(129, 193)
 
 # Exceptions that a rank raises because it was told to stop, or because its helpers were.
@@ -107,8 +110,8 @@ _STOPPING = re.compile(
 )
 
 _PEER = re.compile(
-    r"(?:peer|Read error|Write error|remote=|recv from|send to|connect to|SO_ERROR)\s*"
-    r"[\[(]*(?P<host>[\w.:-]*?[\w.-])\]?(?:<|, ?|:)(?P<port>\d{2,5})\b"
+    r"(?:peer|Read error|Write error|Socket closed|remote=|recv from|send to|connect to)\s*\(?"
+    r"(?:\[(?P<bracketed>[^\]]+)\]|(?P<host>[\w.-]+))(?:<|, ?|:)(?P<port>\d{1,5})\b"
 )
 _KILLED_HELPER = re.compile(r"killed by signal: Killed|SIGKILL|exited unexpectedly|terminated abruptly")
 
@@ -163,7 +166,7 @@ def peer(error: PythonError) -> str | None:
     found = _PEER.search(error.message)
     if not found:
         return None
-    host = found["host"].removeprefix("::ffff:")
+    host = (found["bracketed"] or found["host"]).removeprefix("::ffff:")
     return f"{host}:{found['port']}"
 
 
@@ -190,12 +193,12 @@ def _evident(facts: EndFacts) -> Classified | None:
     if hardware:
         return Classified(FaultKind.HARDWARE, hardware)
     if facts.exit_code is None and facts.signal is None:
-        return Classified(FaultKind.START_FAILED, "could not be started")
+        return Classified(FaultKind.START_FAILED, "its process could not be created")
     return None
 
 
 def _hardware_line(facts: EndFacts) -> str | None:
-    lines = (*facts.kernel_lines, *facts.stderr_tail.splitlines())
+    lines = (*facts.kernel_lines, *facts.stderr_tail[-TAIL_CHARS:].splitlines())
     for line in reversed(lines):
         xid = _XID.search(line)
         # A line with a number is judged by its number alone: some harmless Xids mention ECC.
@@ -208,9 +211,9 @@ def _crash_of_watchdog(facts: EndFacts) -> PythonError | None:
     """NCCL's monitor aborts the process without an exception; its last lines say why."""
     if facts.signal != signals.SIGABRT:
         return None
-    for line in reversed(facts.stderr_tail.splitlines()[-200:]):
-        found = _TIMEOUT.search(line)
-        if found and "NCCL" in line:
+    for line in reversed(facts.stderr_tail[-TAIL_CHARS:].splitlines()):
+        found = _TIMEOUT.search(line[:_LINE_CHARS]) if "NCCL" in line else None
+        if found:
             return PythonError("c10::DistBackendError", line[found.start() :].strip()[:_DETAIL_CHARS])
     return None
 

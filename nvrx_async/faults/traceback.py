@@ -16,11 +16,14 @@ from __future__ import annotations
 
 import re
 import signal as signals
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from nvrx_async.job.records import PythonError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 TAIL_CHARS = 64 * 1024
 """How much of the end of a rank's stderr is read."""
@@ -46,7 +49,7 @@ _CONTROL = re.compile(
     r"|\x1b[@-Z\\^_]?"
     r"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
 )
-_RANK = re.compile(r"\[(?:rank|default)\d+\]:(?: |$)")
+_RANK = re.compile(r"\[rank\d+\]:(?: |$)")
 _HEADER = "Traceback (most recent call last):"
 _RICH_HEADER = re.compile(r"[╭┌].*Traceback \(most recent call last\)")
 _RICH_BODY = re.compile(r"[│╭╰┌└|]")
@@ -177,20 +180,26 @@ def _final(lines: Sequence[_Line]) -> _Block | None:
 def _blocks(lines: Sequence[_Line]) -> list[tuple[_Block, int]]:
     """All exceptions in the text, each with the index of the line behind it."""
     blocks: list[tuple[_Block, int]] = []
-    at, origin = 0, Origin.MAIN
+    at = 0
     while at < len(lines):
-        if _THREAD.match(lines[at].text):
-            origin = Origin.THREAD
-        elif _IGNORED.match(lines[at].text):
-            origin = Origin.IGNORED
-        block, end = _block(lines, at, origin)
+        block, end = _block(lines, at, _origin(lines, at, blocks))
         if block:
             blocks.append((block, end))
-            # What is chained to a thread's exception is the thread's as well.
-            if not any(_CHAIN.match(line.text) for line in lines[end : end + 3]):
-                origin = Origin.MAIN
         at = max(end, at + 1)
     return blocks
+
+
+def _origin(lines: Sequence[_Line], at: int, blocks: Sequence[tuple[_Block, int]]) -> Origin:
+    """Where what begins on line `at` was raised: the line before says so, or what it is chained to."""
+    before = lines[at - 1].text if at else ""
+    if lines[at].ranked:
+        return Origin.MAIN
+    if _THREAD.match(before):
+        return Origin.THREAD
+    if _IGNORED.match(before):
+        return Origin.IGNORED
+    chained = any(_CHAIN.match(line.text) for line in lines[max(0, at - 2) : at])
+    return blocks[-1][0].origin if chained and blocks else Origin.MAIN
 
 
 def _block(lines: Sequence[_Line], at: int, origin: Origin) -> tuple[_Block | None, int]:

@@ -87,10 +87,10 @@ class _Office:
 class Coordinator:
     """See the module. Idle unless elected; one object for one life of the agent."""
 
-    def __init__(self, me: Identity, spec: JobSpec) -> None:
+    def __init__(self, me: Identity, spec: JobSpec, mirror: Mirror) -> None:
         self._me = me
         self._spec = spec
-        self._mirror = Mirror()
+        self._mirror = mirror
         self._office: _Office | None = None
         self._turn = 0
         self._seals = 0
@@ -126,8 +126,6 @@ class Coordinator:
     def observe(self, event: Event, now: Now) -> None:
         """Note an event."""
         del now
-        self._mirror.open(self.scopes())
-        self._mirror.observe(event)
         match event:
             case Elected(key=key, create_revision=create_revision):
                 self._office = _Office(AttemptKeys.holding(key), key, create_revision)
@@ -137,7 +135,6 @@ class Coordinator:
                 self._in_flight = None
             case _:
                 pass
-        self._mirror.open(self.scopes())
 
     def _note_missing(self, now: Now, nodes: dict[str, Node], world: _World) -> None:
         """Since when each member of the last world is not seen: only time that this coordinator lived through."""

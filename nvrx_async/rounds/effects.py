@@ -158,7 +158,8 @@ class Decision:
 class Machine(Protocol):
     """Level-triggered: `observe` notes what is known, `decide` compares it with what should be.
 
-    No I/O, no clock of its own. An event that is lost, late or repeated changes no outcome, since every
+    Machines of one life share a mirror of etcd, which the interpreter keeps; they only read it. No I/O, no
+    clock of their own. An event that is lost, late or repeated changes no outcome, since every
     decision is made on what is known and every commit compares what it was decided on.
     """
 
@@ -166,7 +167,7 @@ class Machine(Protocol):
         """What must be known for the next decision; the interpreter lists and watches these and no others."""
 
     def observe(self, event: Event, now: Now) -> None:
-        """Note an event."""
+        """Note an event; the mirror has seen it already."""
 
     def decide(self, now: Now) -> Decision:
         """What to do; effects under way are not asked for again."""

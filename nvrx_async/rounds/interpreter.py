@@ -17,6 +17,7 @@ from nvrx_async.rounds.drivers import Ranks, Store
 from nvrx_async.rounds.effects import (
     Campaign,
     Commit,
+    Decision,
     Effect,
     Finish,
     Machine,
@@ -40,6 +41,7 @@ from nvrx_async.rounds.events import (
     Refused,
     Tick,
 )
+from nvrx_async.rounds.mirror import Mirror
 
 FIRST_BACKOFF_S = 0.02
 LAST_BACKOFF_S = 1.0
@@ -51,20 +53,24 @@ class Interpreter:
     def __init__(
         self,
         machines: Sequence[Machine],
+        mirror: Mirror,
         store: Store,
         ranks: Ranks,
         clock: Callable[[], Now],
         notify: Callable[[Notice], None],
+        explain: Callable[[str], None],
     ) -> None:
         self._machines = machines
+        self._mirror = mirror
         self._store = store
         self._ranks = ranks
         self._clock = clock
         self._notify = notify
+        self._explain = explain
+        self._reasons: dict[Machine, str] = {}
         self._send, self._receive = anyio.create_memory_object_stream[tuple[Machine | None, Event]](
             float("inf")
         )
-        self._scopes: list[frozenset[Scope]] = [frozenset() for _ in machines]
         self._refusals: dict[str, int] = {}
         self._finish: Finish | None = None
 
@@ -76,12 +82,14 @@ class Interpreter:
         """Drive the machines to the end of this life. Tasks under way are cancelled then."""
         async with self._send, self._receive, anyio.create_task_group() as tasks:
             tasks.start_soon(self._follow)
+            self._open_scopes()
             wake_at_s = self._clock().s
-            while (finish := self._finish) is None:
+            while self._finish is None:
                 self._observe(await self._next_events(wake_at_s))
                 wake_at_s = self._decide(tasks)
             tasks.cancel_scope.cancel()
-        return finish
+            return self._finish
+        raise AssertionError("cancelled scopes re-raise")
 
     async def _next_events(self, wake_at_s: float) -> list[tuple[Machine | None, Event]]:
         """All events that wait, at least one; a Tick when the moment to wake comes first."""
@@ -95,28 +103,31 @@ class Interpreter:
     def _observe(self, events: Sequence[tuple[Machine | None, Event]]) -> None:
         now = self._clock()
         for addressee, event in events:
+            self._mirror.observe(event)
             for machine in self._machines:
                 if addressee is None or addressee is machine:
                     machine.observe(event, now)
+            self._open_scopes()
+
+    def _open_scopes(self) -> None:
+        """Know what the machines need to know now, and nothing else."""
+        scopes = frozenset[Scope]().union(*(machine.scopes() for machine in self._machines))
+        self._mirror.open(scopes)
+        self._store.follow(scopes)
 
     def _decide(self, tasks: TaskGroup) -> float:
         wake_at_s = float("inf")
         for machine in self._machines:
             decision = machine.decide(self._clock())
+            if decision.effects or decision.reason != self._reasons.get(machine):
+                self._reasons[machine] = decision.reason
+                self._explain(f"{type(machine).__name__.lower()}: {_spelled(decision)}")
             for effect in decision.effects:
                 self._execute(effect, machine, tasks)
             if decision.wake_at_s is not None:
                 wake_at_s = min(wake_at_s, decision.wake_at_s)
-        self._open_scopes(tasks)
+        self._open_scopes()
         return wake_at_s
-
-    def _open_scopes(self, tasks: TaskGroup) -> None:
-        """Follow what any machine wants. What one opens that another follows already is read anew for it."""
-        before, self._scopes = self._scopes, [machine.scopes() for machine in self._machines]
-        followed = frozenset().union(*before)
-        self._store.follow(frozenset().union(*self._scopes))
-        if any((now - then) & followed for now, then in zip(self._scopes, before, strict=True)):
-            tasks.start_soon(self._tell_listings)
 
     def _execute(self, effect: Effect, machine: Machine, tasks: TaskGroup) -> None:
         match effect:
@@ -165,12 +176,9 @@ class Interpreter:
             self._send.send_nowait((machine, Committed(tag, tuple(taken))))
             return
         await anyio.sleep(self._backoff(tag))
-        await self._tell_listings()
-        self._send.send_nowait((machine, Refused(tag)))
-
-    async def _tell_listings(self) -> None:
         for listing in await self._relist():
             self.tell(Listed(listing))
+        self._send.send_nowait((machine, Refused(tag)))
 
     async def _relist(self) -> tuple[Listing, ...]:
         """Read all keys anew. While etcd is out of reach, the lease's end bounds this life, not a count."""
@@ -199,6 +207,12 @@ class Interpreter:
             self.tell(Elected(key, create_revision))
             await self._store.deposed(key, create_revision)
         self.tell(Deposed(key))
+
+
+def _spelled(decision: Decision) -> str:
+    """The sentence and what is done by it, for the agent's log."""
+    names = ", ".join(type(effect).__name__ for effect in decision.effects if not isinstance(effect, Notify))
+    return f"{decision.reason} [{names}]" if names else decision.reason
 
 
 def _pause_s(failures: int) -> float:

@@ -6,7 +6,7 @@ what became of them, and leaves. What other agents do is the coordinator's to ju
 
 from __future__ import annotations
 
-from nvrx_async.etcd.types import CreatedAt, Delete, Exists, ModifiedAt, Operation, Put, Scope, Txn
+from nvrx_async.etcd.types import CreatedAt, Delete, Empty, Exists, ModifiedAt, Operation, Put, Scope, Txn
 from nvrx_async.job.codec import encode
 from nvrx_async.job.keys import current
 from nvrx_async.job.records import (
@@ -75,10 +75,10 @@ LEAVE_LIMIT_S = 5.0
 class Member:
     """See the module. One object lives for one life of the agent: one lease, one incarnation."""
 
-    def __init__(self, me: Identity, spec: JobSpec) -> None:
+    def __init__(self, me: Identity, spec: JobSpec, mirror: Mirror) -> None:
         self._me = me
         self._spec = spec
-        self._mirror = Mirror()
+        self._mirror = mirror
         self._entrance = Entrance(me, spec)
         self._entering: Open | Register | None = None
         self._registration: Registration | None = None
@@ -94,6 +94,7 @@ class Member:
         self._lease_lost = False
         self._leave: LeaveRequested | None = None
         self._left = False
+        self._asked_last = False
         self._leave_by_s: float | None = None
         self._in_flight: InFlight | None = None
         self._asked_proof: set[str] = set()
@@ -106,7 +107,7 @@ class Member:
     # What must be known -------------------------------------------------------------------------------
 
     def scopes(self) -> frozenset[Scope]:
-        """The handful of single keys an agent follows; a leaving one also looks whether it is the last."""
+        """The handful of single keys that an agent follows."""
         registered = self._registration
         if registered is None:
             return self._entrance.scopes(self._mirror)
@@ -125,8 +126,6 @@ class Member:
                 wanted |= {Scope(keys.end(number - 1))}
             if now_round.token is not None:
                 wanted |= {Scope(keys.assignment(number, now_round.token, registered.node.node_id))}
-        if self._left:
-            wanted |= {keys.nodes}
         return frozenset(wanted)
 
     # What is known ------------------------------------------------------------------------------------
@@ -134,8 +133,6 @@ class Member:
     def observe(self, event: Event, now: Now) -> None:
         """Note an event."""
         del now
-        self._mirror.open(self.scopes())
-        self._mirror.observe(event)
         match event:
             case Committed(tag=tag, txns=txns):
                 if self._in_flight is not None and tag == self._in_flight.tag:
@@ -164,7 +161,6 @@ class Member:
                 self._ranks_gone(event)
             case _:
                 pass
-        self._mirror.open(self.scopes())
 
     def _committed(self, committed: InFlight, revision: int) -> None:
         self._joined = max(self._joined, committed.joins)
@@ -507,11 +503,10 @@ class Member:
     def _last_one_out(
         self, now: Now, now_round: Round, registered: Registration, leave: LeaveRequested
     ) -> str:
+        """The outcome of a job that everybody left. Refused means that others stay: it is theirs."""
         keys, code = registered.keys, SIGNAL_BASE + leave.signal
         reason = f"stopped by signal {leave.signal}"
-        if not self._mirror.knows(keys.nodes):
-            return "leaving: looking whether others stay"
-        if any(True for _ in self._mirror.under(keys.nodes)):
+        if self._asked_last and self._in_flight is None:
             return self._finish(code, reason)
         outcome = Outcome(
             success=False,
@@ -521,12 +516,10 @@ class Member:
             decided_utc=now.utc,
             launch_id=self._me.launch_id,
         )
-        txn = Txn(
-            when=(self._at(current(keys.run_id)), self._at(keys.round), CreatedAt(keys.outcome, 0)),
-            then=(Put(keys.outcome, encode(outcome)),),
-        )
-        self._commit("outcome", txn)
-        return "leaving as the last one: writing the outcome"
+        when = (self._at(current(keys.run_id)), self._at(keys.round), CreatedAt(keys.outcome, 0))
+        self._commit("last", Txn((*when, Empty(keys.nodes)), (Put(keys.outcome, encode(outcome)),)))
+        self._asked_last = True
+        return "leaving: writing the outcome if nobody stays"
 
     def _departure(self, registered: Registration) -> Txn:
         keys = registered.keys

@@ -8,17 +8,21 @@ says where to look.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from nvrx_async.faults import fingerprint, missed_ranks, peer, signal_name
 from nvrx_async.job.records import EndedBy, Fault, FaultKind, Interrupt, RankEnd, Root, Seat
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 _ORDER = {kind: place for place, kind in enumerate(FaultKind)}
 _VICTIMS = frozenset({FaultKind.TIMEOUT, FaultKind.CONNECTION_LOST, FaultKind.STOPPED_BY_US})
 _COMPLAINTS = frozenset({FaultKind.COLLECTIVE_MISSED, FaultKind.TIMEOUT, FaultKind.CONNECTION_LOST})
 _SENTENCE_CHARS = 400
 _LEAD_LINES = 3
+_EARLY = "exited with 0 while other ranks still ran, and they lost its connection"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +114,16 @@ def _of_nodes(
     seats: Sequence[Seat],
 ) -> Iterator[_Candidate]:
     """Faults of nodes rather than ranks: lost, left, keeper gone, start failed."""
+    hosts = {seat.node_id: seat.host for seat in seats}
+    left = interrupt.node_id if interrupt and interrupt.kind is FaultKind.NODE_LEFT else None
     for fault in faults.values():
         told = {end.kind for end in fault.ends}
         if fault.kind and fault.kind not in _VICTIMS and fault.kind not in told:
             sentence = _of_node(fault.kind, fault.host, fault.detail)
             yield _Candidate(fault.kind, fault.node_id, fault.host, sentence)
     for node_id, reason in missing.items():
-        left = (
-            _says(interrupt, FaultKind.NODE_LEFT) and interrupt is not None and interrupt.node_id == node_id
-        )
-        kind = FaultKind.NODE_LEFT if left else FaultKind.NODE_LOST
-        host = _host(node_id, seats)
+        kind = FaultKind.NODE_LEFT if node_id == left else FaultKind.NODE_LOST
+        host = hosts.get(node_id, node_id)
         yield _Candidate(kind, node_id, host, _of_node(kind, host, reason))
 
 
@@ -135,13 +138,8 @@ def _unseen(
         return
     host = _host(interrupt.node_id, seats)
     sentence = interrupt.reason or _of_node(interrupt.kind, host, "")
-    yield _Candidate(
-        interrupt.kind,
-        interrupt.node_id,
-        host,
-        sentence,
-        rank=-1 if interrupt.rank is None else interrupt.rank,
-    )
+    rank = -1 if interrupt.rank is None else interrupt.rank
+    yield _Candidate(interrupt.kind, interrupt.node_id, host, sentence, rank=rank)
 
 
 def _accounted(fault: Fault, rank: int | None) -> bool:
@@ -156,8 +154,7 @@ def _accounted(fault: Fault, rank: int | None) -> bool:
 def _absent(victims: Sequence[_Seen], ends: Sequence[_Seen], seats: Sequence[Seat]) -> Iterator[_Candidate]:
     """Ranks that did not enter a collective, as those who waited for them name them."""
     excused = {seen.end.rank for seen in victims}
-    waiting = [seen for seen in ends if seen.end.kind is FaultKind.COLLECTIVE_MISSED]
-    excused |= {seen.end.rank for seen in waiting}
+    waiting = [seen for seen in victims if seen.end.kind is FaultKind.COLLECTIVE_MISSED]
     by_rank = {seen.end.rank: seen for seen in ends}
     for seen in waiting:
         named = missed_ranks(seen.end.error) if seen.end.error else ()
@@ -177,12 +174,13 @@ def _left_early(ends: Sequence[_Seen], done: Collection[str], seats: Sequence[Se
     """Ranks that exited with 0 while others still wanted to talk to them."""
     for seen in ends:
         if seen.end.exit_code == 0 and seen.end.by is EndedBy.ITSELF:
-            sentence = f"{seen.name} exited with 0 while other ranks still ran, and they lost its connection"
+            sentence = f"{seen.name} {_EARLY}"
             yield _Candidate(FaultKind.EARLY_EXIT, seen.node_id, seen.host, sentence, seen.end)
+    silent = set(done) - {seen.node_id for seen in ends}
     for seat in seats:
-        if seat.node_id in done and all(seen.node_id != seat.node_id for seen in ends):
+        if seat.node_id in silent:
             ranks = _ranks(list(range(seat.first_rank, seat.first_rank + seat.slots)))
-            sentence = f"{ranks} on {seat.host} exited with 0 while other ranks still ran, and they lost its connection"
+            sentence = f"{ranks} on {seat.host} {_EARLY}"
             yield _Candidate(FaultKind.EARLY_EXIT, seat.node_id, seat.host, sentence, rank=seat.first_rank)
 
 
@@ -265,24 +263,33 @@ def _unexplained(ends: Sequence[_Seen], interrupt: Interrupt | None) -> Root:
 def _ended(seen: _Seen) -> str:
     """One rank's end as a sentence."""
     end = seen.end
-    error = end.error
-    place = f" ({error.file.rpartition('/')[2]}:{error.line})" if error and error.file else ""
-    what = f"{error.type}: {_first_line(error.message)}".removesuffix(": ") if error else ""
-    if end.kind is FaultKind.HARDWARE:
-        return f"{seen.name} met a hardware fault: {end.detail}" + (f" ({what})" if error else "")
-    if end.kind is FaultKind.OUT_OF_MEMORY:
-        return f"{seen.name} was killed by the kernel, out of memory"
-    if end.kind is FaultKind.START_FAILED:
-        return f"{seen.name} could not be started" + (f": {end.detail}" if end.detail else "")
-    if end.kind is FaultKind.STORAGE:
-        return f"{seen.name} failed on storage: {what or end.detail}{place}"
-    if error:
-        return f"{seen.name} raised {what}{place}"
+    detail = f": {end.detail}" if end.detail else ""
+    by_kind = {
+        FaultKind.HARDWARE: f"met a hardware fault{detail}",
+        FaultKind.OUT_OF_MEMORY: "was killed by the kernel, out of memory",
+        FaultKind.START_FAILED: f"could not be started{detail}",
+        FaultKind.STORAGE: f"failed on storage: {_raised(end) if end.error else end.detail}",
+    }
+    how = by_kind.get(end.kind) if end.kind else None
+    return f"{seen.name} {how or _status(end)}"
+
+
+def _status(end: RankEnd) -> str:
+    if end.error:
+        return f"raised {_raised(end)}"
     if end.signal is not None:
         killer = " by someone else" if end.by is EndedBy.SOMEONE_ELSE else ""
-        return f"{seen.name} was killed by {signal_name(end.signal)}{killer}"
+        return f"was killed by {signal_name(end.signal)}{killer}"
     said = f": {end.last_lines[-1]}" if end.last_lines else ""
-    return f"{seen.name} exited with code {end.exit_code}{said}"
+    return f"exited with code {end.exit_code}{said}"
+
+
+def _raised(end: RankEnd) -> str:
+    error = end.error
+    if error is None:
+        return ""
+    place = f" ({error.file.rpartition('/')[2]}:{error.line})" if error.file else ""
+    return f"{error.type}: {_first_line(error.message)}".removesuffix(": ") + place
 
 
 def _of_node(kind: FaultKind, host: str, detail: str) -> str:

@@ -1,0 +1,274 @@
+"""The agent: one per node. Services in one task group, lives one after another, ended in reverse order."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import anyio
+
+from nvrx_async.etcd import Feed, Session, UnavailableError
+from nvrx_async.etcd.types import Deleted, Listing
+from nvrx_async.job.keys import AttemptKeys
+from nvrx_async.rounds.coordinator import Coordinator
+from nvrx_async.rounds.effects import Finish, Notice, Registered
+from nvrx_async.rounds.events import LeaseLost, LeaveRequested, Renewed
+from nvrx_async.rounds.fencing import good_until
+from nvrx_async.rounds.identity import Identity
+from nvrx_async.rounds.interpreter import Interpreter
+from nvrx_async.rounds.member import SIGNAL_BASE, Member
+from nvrx_async.rounds.mirror import Mirror
+from nvrx_launcher.clock import boottime_s, now
+from nvrx_launcher.config import LaunchConfig
+from nvrx_launcher.console import Console
+from nvrx_launcher.errors import RequeueError, UsageError
+from nvrx_launcher.exit_codes import ExitCode
+from nvrx_launcher.history import DecisionLog, History
+from nvrx_launcher.output import Output
+from nvrx_launcher.palette import palette_for
+from nvrx_launcher.ranks import NodeRanks
+from nvrx_launcher.reach import Reached, reach
+from nvrx_launcher.screen import Screen
+from nvrx_launcher.store import EtcdStore
+from nvrx_launcher.story import Story
+from nvrx_launcher.sweep import this_process
+from nvrx_launcher.workers import RankJob
+
+SERVER_LINGER_S = 10.0
+"""How long an etcd started here waits for the job's other agents to read the outcome and leave."""
+RETURN_LIMIT_S = 25.0
+"""How long, beyond the outage limit, a new life is tried while etcd does not answer."""
+RETRY_S = 0.5
+
+
+def run(config: LaunchConfig) -> int:
+    """Run this node's agent to its end; returns the exit code.
+
+    Raises:
+        EtcdError: etcd cannot be reached or started.
+        UsageError: this agent must not enter the job.
+    """
+    return anyio.run(_main, config)
+
+
+async def _main(config: LaunchConfig) -> int:
+    with Screen() as screen:
+        output = Output(screen, sys.stdout.buffer, sys.stderr.buffer, boottime_s)
+        return await _Agent(config, screen, output).run()
+
+
+class _Agent:
+    """What outlives a life: console, keeper, the connection to etcd, the person's wish to stop."""
+
+    def __init__(self, config: LaunchConfig, screen: Screen, output: Output) -> None:
+        self._config = config
+        self._screen = screen
+        self._console = Console(
+            Story(config.run_id, config.job.max_restarts, str(config.logs.folder), boottime_s()),
+            stream=sys.stderr,
+            clock=now,
+            palette=palette_for(terminal=sys.stderr.isatty(), environment=os.environ),
+            summary_file=config.logs.summary,
+            before_line=output.break_line,
+        )
+        self._history = History(config.logs.folder / "history.jsonl")
+        self._decisions = DecisionLog(config.logs.folder / f"agent-{os.getpid()}.log")
+        self._process = this_process(f"{config.run_id}/{secrets.token_hex(8)}")
+        self._ranks = NodeRanks(
+            workers=config.workers,
+            tag=self._process.tag,
+            base_env=os.environ,
+            cwd=str(Path.cwd()),
+            output=output,
+            warn=self._warn,
+        )
+        self._leave: LeaveRequested | None = None
+        self._interpreter: Interpreter | None = None
+        self._registered: Registered | None = None
+
+    async def run(self) -> int:
+        """Reach etcd, keep a keeper, live. Everything is ended in reverse order."""
+        for line in self._config.notices:
+            self._say(line)
+        code = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._serve_signals, tasks.cancel_scope)
+            code = await self._reach_and_live()
+            tasks.cancel_scope.cancel()
+        if code is None and self._leave is not None:
+            return SIGNAL_BASE + self._leave.signal
+        return ExitCode.INTERNAL if code is None else code
+
+    async def _reach_and_live(self) -> int:
+        folder = self._config.logs.folder
+        await anyio.Path(folder).mkdir(parents=True, exist_ok=True)
+        async with (
+            reach(
+                self._config.etcd,
+                local_address=self._config.node.address,
+                job_token=os.environ.get("NVRX_JOB_TOKEN"),
+                log_file=folder / "etcd.log",
+                say=self._say,
+            ) as etcd,
+            anyio.create_task_group() as services,
+        ):
+            self._say(f"job {self._config.run_id} on {socket.gethostname()}, {etcd.where}")
+            await services.start(self._ranks.serve)
+            finish = await self._live(etcd)
+            await self._linger(etcd)
+            services.cancel_scope.cancel()
+        if finish.exit_code == ExitCode.USAGE:
+            raise UsageError(*finish.reason.split("\n\nhint: ", 1))
+        return finish.exit_code
+
+    # Lives --------------------------------------------------------------------------------------------
+
+    async def _live(self, etcd: Reached) -> Finish:
+        """One life after another: a lease that ended takes its incarnation with it."""
+        while True:
+            finish = await self._one_life(etcd)
+            if not finish.again:
+                return finish
+            self._say(f"{finish.reason}; this node starts anew as a newcomer")
+
+    async def _one_life(self, etcd: Reached) -> Finish:
+        spec, interpreter = self._config.job, None
+
+        def renewed(sent_at_s: float) -> None:
+            until_s = good_until(sent_at_s, spec.lease_ttl_s, spec.kill_time_s)
+            self._ranks.good_until(until_s)
+            if self._interpreter is not None:
+                self._interpreter.tell(Renewed(sent_at_s, until_s))
+
+        session = Session(etcd.client, ttl_s=spec.lease_ttl_s, clock=boottime_s, on_renewed=renewed)
+        async with AsyncExitStack() as stack:
+            await self._begin(stack, session)
+            feed = await stack.enter_async_context(Feed(etcd.client))
+            me, mirror = self._identity(etcd, session.lease_id), Mirror()
+            interpreter = Interpreter(
+                (Member(me, spec, mirror), Coordinator(me, spec, mirror)),
+                mirror,
+                EtcdStore(etcd.client, feed),
+                self._ranks,
+                now,
+                self._notify,
+                self._explain,
+            )
+            self._interpreter = interpreter
+            renewed(session.renewed_at_s)
+            self._ranks.listen(interpreter.tell)
+            if self._leave is not None:
+                interpreter.tell(self._leave)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_tell_when_lost, session, interpreter)
+                finish = await interpreter.run()
+                tasks.cancel_scope.cancel()
+            self._interpreter = None
+        return finish
+
+    async def _begin(self, stack: AsyncExitStack, session: Session) -> None:
+        """Take a lease. etcd may be away, for as long as a job can be saved by waiting."""
+        limit_s = boottime_s() + self._config.job.outage_limit_s + RETURN_LIMIT_S
+        while True:
+            try:
+                await stack.enter_async_context(session)
+            except UnavailableError as error:
+                if boottime_s() >= limit_s:
+                    raise RequeueError(
+                        f"etcd did not answer for {RETURN_LIMIT_S:g} s: {error.cause}",
+                        "this node's ranks are stopped; the job can be requeued once etcd is back",
+                    ) from error
+                await anyio.sleep(RETRY_S)
+            else:
+                return
+
+    def _identity(self, etcd: Reached, lease: int) -> Identity:
+        node, host = self._config.node, socket.gethostname()
+        return Identity(
+            run_id=self._config.run_id,
+            node_id=node.node_id or host,
+            fixed_id=node.node_id is not None,
+            incarnation=secrets.token_hex(6),
+            host=host,
+            address=etcd.address,
+            slots=node.slots,
+            process=self._process,
+            lease=lease,
+            started_s=boottime_s(),
+            launch_id=self._config.launch_id,
+            order=node.order,
+        )
+
+    async def _linger(self, etcd: Reached) -> None:
+        """An etcd started here outlives the job for as long as other agents have not read how it ended."""
+        if etcd.server is None or self._registered is None:
+            return
+        keys = AttemptKeys(self._config.run_id, self._registered.attempt)
+        with anyio.move_on_after(SERVER_LINGER_S):
+            async with Feed(etcd.client) as feed:
+                feed.set_scopes(frozenset({keys.nodes}))
+                others: set[str] = set()
+                async for item in feed:
+                    if isinstance(item, Listing):
+                        others = {held.key for held in item.items}
+                    elif isinstance(item, Deleted):
+                        others.discard(item.key)
+                    if not others:
+                        return
+
+    # Signals ------------------------------------------------------------------------------------------
+
+    async def _serve_signals(self, everything: anyio.CancelScope) -> None:
+        """The first signal asks the job to stop, a second ends this agent and its ranks now."""
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for number in signals:
+                if self._leave is not None:
+                    self._say(f"{signal.Signals(number).name} again: killing the ranks")
+                    self._ranks.kill()
+                    everything.cancel()
+                    return
+                self._leave = LeaveRequested(number)
+                self._say(
+                    f"{signal.Signals(number).name}: stopping; ranks have "
+                    f"{self._config.workers.stop_timeout_s:g} s (again to kill them now)"
+                )
+                if self._interpreter is not None:
+                    self._interpreter.tell(self._leave)
+
+    # People -------------------------------------------------------------------------------------------
+
+    def _notify(self, notice: Notice) -> None:
+        if isinstance(notice, Registered):
+            self._registered = notice
+            config = self._config
+            self._ranks.enter(
+                RankJob(
+                    run_id=config.run_id,
+                    attempt=notice.attempt,
+                    node_id=notice.node.node_id,
+                    max_restarts=config.job.max_restarts,
+                    folder=config.logs.folder,
+                    tag=self._process.tag,
+                )
+            )
+        self._screen.do(lambda: self._console.show(notice))
+        self._screen.do(lambda: self._history.add(notice))
+
+    def _explain(self, sentence: str) -> None:
+        self._screen.do(lambda: self._decisions.add(f"{now().utc} {sentence}"))
+
+    def _say(self, text: str) -> None:
+        self._screen.do(lambda: self._console.say(text))
+
+    def _warn(self, text: str) -> None:
+        self._screen.do(lambda: self._console.warn(text))
+
+
+async def _tell_when_lost(session: Session, interpreter: Interpreter) -> None:
+    await session.lost.wait()
+    interpreter.tell(LeaseLost())

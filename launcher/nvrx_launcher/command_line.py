@@ -1,0 +1,148 @@
+"""Reads a command line by the table of options: what was given, by whom, and the training command.
+
+Options end at the script, whose own arguments are left alone. Values: command line, else environment
+(an empty variable counts as unset), else the table's default.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from nvrx_launcher.errors import BadValueError, UsageError
+from nvrx_launcher.option import Given, Inert, Option, Refused, Source
+from nvrx_launcher.options import OPTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+HELP_NAMES: Final = frozenset({"help", "help_all", "version"})
+_NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
+_SHORT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """`program` is the script (or module, or program) and its arguments.
+
+    `asked_for`: a name of HELP_NAMES, or empty. `notices`: lines of options that were given and change
+    nothing.
+    """
+
+    given: Mapping[str, Given]
+    program: tuple[str, ...]
+    notices: tuple[str, ...] = ()
+    asked_for: str = ""
+
+    def value(self, name: str) -> Any:
+        """The value of an option, whoever gave it."""
+        return self.given[name].value
+
+    def as_given(self, name: str) -> str:
+        """An option with its value as its giver wrote it, for messages."""
+        one = self.given[name]
+        joint = "=" if one.source is Source.ENVIRONMENT else " "
+        return f"{one.spelled}{joint}{one.text}" if one.text else one.spelled
+
+
+def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> CommandLine:
+    """Read a command line.
+
+    Raises:
+        UsageError: an unknown option, a bad or missing value, an option that is refused, or no script.
+    """
+    words, program = _split(arguments)
+    asked_for = next((option.name for option, *_ in words if option.name in HELP_NAMES), "")
+    if asked_for:
+        return CommandLine({}, program, asked_for=asked_for)
+    given = {option.name: _from_environment(option, environment) for option in OPTIONS}
+    for option, spelled, value in words:
+        given[option.name] = _read(option, spelled, value, Source.COMMAND_LINE)
+    notices = _notices(given)
+    if not program:
+        raise UsageError(
+            "no training script is named",
+            "nvrx-launch --standalone --nproc-per-node 2 train.py\n"
+            "      nvrx-launch --help shows the options",
+        )
+    return CommandLine(given, program, notices)
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[tuple[Option, str, str | None]], tuple[str, ...]]:
+    """Options with their spelling and text, and what follows them."""
+    spellings = {spelling: option for option in OPTIONS for spelling in option.spellings}
+    found: list[tuple[Option, str, str | None]] = []
+    rest = list(arguments)
+    while rest:
+        word = rest[0]
+        if word == "--":
+            return found, tuple(rest[1:])
+        if not word.startswith("-") or word == "-":
+            break
+        rest.pop(0)
+        spelled, value = _cut(word)
+        option = spellings.get(spelled)
+        if option is None:
+            raise _unknown(word, spelled, spellings)
+        if option.is_flag and value is not None:
+            raise UsageError(f"{spelled} takes no value, but {value!r} was given", f"write {spelled} alone")
+        if not option.is_flag and value is None:
+            if not rest or (rest[0].startswith("-") and not _NEGATIVE_NUMBER.fullmatch(rest[0])):
+                raise UsageError(f"{spelled} needs a value", f"{spelled} {option.metavar}")
+            value = rest.pop(0)
+        found.append((option, spelled, value))
+        if option.name in HELP_NAMES:
+            return found, ()
+    return found, tuple(rest)
+
+
+def _cut(word: str) -> tuple[str, str | None]:
+    """The spelling in a word, and the value that is written in the same word."""
+    if word.startswith("--"):
+        spelled, separator, value = word.partition("=")
+        return spelled, value if separator else None
+    return word[:_SHORT], word[_SHORT:].removeprefix("=") or None
+
+
+def _unknown(word: str, spelled: str, spellings: Mapping[str, Option]) -> UsageError:
+    from difflib import get_close_matches  # noqa: PLC0415 - only a typo pays for it
+
+    begins = [known for known in spellings if spelled.startswith("--") and known.startswith(spelled)]
+    close = begins[:1] or get_close_matches(spelled, list(spellings), n=1, cutoff=0.7)
+    if close:
+        return UsageError(f"unknown option {spelled}", f"did you mean {spellings[close[0]].shown}?")
+    hint = "options of your script come after its name; nvrx-launch --help-all lists ours"
+    return UsageError(f"unknown option {word}", hint)
+
+
+def _from_environment(option: Option, environment: Mapping[str, str]) -> Given:
+    for variable in option.environment:
+        value = environment.get(variable, "")
+        if value:
+            return _read(option, variable, value, Source.ENVIRONMENT)
+    return Given(option.default, Source.DEFAULT, option.shown)
+
+
+def _read(option: Option, spelled: str, value: str | None, source: Source) -> Given:
+    if value is None:
+        return Given(value=True, source=source, spelled=spelled)
+    try:
+        return Given(option.parse(value), source, spelled, value)
+    except BadValueError as error:
+        joint = "=" if source is Source.ENVIRONMENT else " "
+        hint = error.hint or f"{option.shown} {option.metavar}"
+        raise UsageError(f"{spelled}{joint}{value}: {error.reason}", hint) from error
+
+
+def _notices(given: Mapping[str, Given]) -> tuple[str, ...]:
+    lines = []
+    for option in OPTIONS:
+        one = given[option.name]
+        if not one.by_user or one.value is False:
+            continue
+        if isinstance(option.status, Refused):
+            raise UsageError(f"{one.spelled} is not possible: {option.status.reason}", option.status.hint)
+        if isinstance(option.status, Inert):
+            lines.append(f"{one.spelled} changes nothing: {option.status.line}")
+    return tuple(lines)

@@ -1,0 +1,118 @@
+"""What `nvrx-launch` was asked to do, checked: one frozen part for each room, no text left to read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nvrx_async.job.records import JobSpec
+
+KILL_TIME_S = 1.0
+"""Longest time from SIGKILL until a rank does nothing any more; every fence waits for it."""
+
+
+class EmbeddedEtcd(Enum):
+    """Whether this node may start an etcd server."""
+
+    PRIVATE = "private"
+    """Start one for this job on loopback, at a free port."""
+    AUTO = "auto"
+    """Start one on the endpoint that names this node, if no endpoint answers."""
+    OFF = "off"
+    """Never: etcd is somebody else's."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """Files (PEM) for TLS to etcd. Without `ca_file` the system's authorities are trusted."""
+
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdConfig:
+    """How etcd is reached.
+
+    `endpoints` are `host:port` (IPv6 in brackets), none with PRIVATE. `tls` None: without TLS.
+    """
+
+    endpoints: tuple[str, ...]
+    embedded: EmbeddedEtcd
+    tls: TlsConfig | None = None
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """This node. `node_id` and `address` are None where the agent finds them out; `order` is a wish."""
+
+    slots: int
+    node_id: str | None = None
+    order: int | None = None
+    address: str | None = None
+
+
+class ProgramKind(Enum):
+    """What the training program is."""
+
+    SCRIPT = "script"
+    """A file that Python runs."""
+    MODULE = "module"
+    """A module that Python runs (`-m`)."""
+    EXECUTABLE = "executable"
+    """A program of its own (`--no-python`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersConfig:
+    """The ranks' command and how they are treated.
+
+    `argv` is complete (interpreter included), `program` is the script, module or executable in it.
+    `stop_timeout_s` lies between SIGTERM and SIGKILL. A rank that
+    lives for `startup_grace_s` counts as ready. `omp_num_threads` is what OMP_NUM_THREADS is set to, None
+    where the variable is left alone.
+    """
+
+    argv: tuple[str, ...]
+    kind: ProgramKind
+    program: str
+    role: str
+    stop_timeout_s: float
+    startup_grace_s: float
+    omp_num_threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogsConfig:
+    """`folder` holds everything this job writes on this node; nothing of it exists yet."""
+
+    folder: Path
+
+    @property
+    def summary(self) -> Path:
+        """File of the closing summary."""
+        return self.folder / "summary.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchConfig:
+    """All of one launch. `launch_id` names one launch by a scheduler, None when nothing tells.
+
+    `notices` are lines for the person who started it: options that change nothing, and what was assumed.
+    """
+
+    run_id: str
+    job: JobSpec
+    etcd: EtcdConfig
+    node: NodeConfig
+    workers: WorkersConfig
+    logs: LogsConfig
+    launch_id: str | None = None
+    notices: tuple[str, ...] = ()

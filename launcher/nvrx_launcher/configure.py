@@ -1,0 +1,124 @@
+"""From a command line to a LaunchConfig: what options mean together. Looks at no file and starts nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nvrx_async.job.records import JobSpec
+from nvrx_launcher import meeting
+from nvrx_launcher.config import (
+    KILL_TIME_S,
+    LaunchConfig,
+    LogsConfig,
+    NodeConfig,
+    ProgramKind,
+    WorkersConfig,
+)
+from nvrx_launcher.errors import UsageError
+
+if TYPE_CHECKING:
+    from nvrx_launcher.command_line import CommandLine
+
+CountSlots = Callable[[str], int]
+"""Turns `gpu`, `cpu` or `auto` into a number of ranks; raises UsageError."""
+
+
+def configure(
+    line: CommandLine,
+    environment: Mapping[str, str],
+    count_slots: CountSlots,
+    read_password: meeting.ReadPassword,
+) -> LaunchConfig:
+    """The whole configuration of a launch.
+
+    Raises:
+        UsageError: options contradict each other, or one is missing.
+    """
+    notices = list(line.notices)
+    form = meeting.shape(line, notices)
+    secret = meeting.credentials(line, environment, read_password)
+    etcd = meeting.etcd(line, secret, form, notices)
+    run_id = meeting.run_id(line, environment, form)
+    timeouts = meeting.timeouts(line, notices)
+    slots = line.value("nproc_per_node")
+    slots = count_slots(slots) if isinstance(slots, str) else slots
+    return LaunchConfig(
+        run_id=run_id,
+        job=JobSpec(
+            command=("-m", *line.program) if line.value("module") else line.program,
+            min_nodes=form.nodes.minimum,
+            max_nodes=form.nodes.maximum,
+            max_restarts=line.value("max_restarts"),
+            lease_ttl_s=line.value("lease_ttl"),
+            kill_time_s=KILL_TIME_S,
+            outage_limit_s=0.0,
+            join_timeout_s=timeouts["join_timeout"],
+            last_call_s=timeouts["last_call"],
+        ),
+        etcd=etcd,
+        node=_node(line, environment, slots),
+        workers=_workers(line, environment, slots, notices),
+        logs=LogsConfig((Path(line.value("log_dir")) / run_id).absolute()),
+        launch_id=_launch_id(environment),
+        notices=tuple(notices),
+    )
+
+
+def _node(line: CommandLine, environment: Mapping[str, str], slots: int) -> NodeConfig:
+    order = line.value("node_rank")
+    slurm_order = environment.get("SLURM_NODEID", "")
+    if order is None and slurm_order.isdigit():
+        order = int(slurm_order)
+    node_id = line.value("node_id")
+    return NodeConfig(
+        slots=slots,
+        node_id=meeting.checked("--node-id", node_id) if node_id else None,
+        order=order,
+        address=line.value("local_addr") or None,
+    )
+
+
+def _workers(
+    line: CommandLine, environment: Mapping[str, str], slots: int, notices: list[str]
+) -> WorkersConfig:
+    alone = slots == 1 or "OMP_NUM_THREADS" in environment
+    if not alone:
+        notices.append(
+            "OMP_NUM_THREADS is set to 1 for each rank, as torchrun does; set it yourself to change that"
+        )
+    kind = _kind(line)
+    return WorkersConfig(
+        argv=_argv(line.program, kind, environment),
+        kind=kind,
+        program=line.program[0],
+        role=line.value("role"),
+        stop_timeout_s=line.value("workers_stop_timeout"),
+        startup_grace_s=line.value("startup_grace"),
+        omp_num_threads=None if alone else 1,
+    )
+
+
+def _kind(line: CommandLine) -> ProgramKind:
+    module, no_python, run_path = (line.value(name) for name in ("module", "no_python", "run_path"))
+    if module and (no_python or run_path):
+        other = "--run-path" if run_path else "--no-python"
+        raise UsageError(f"-m is a module for Python, which {other} rules out", "give one of the two")
+    if module:
+        return ProgramKind.MODULE
+    return ProgramKind.EXECUTABLE if no_python and not run_path else ProgramKind.SCRIPT
+
+
+def _argv(program: tuple[str, ...], kind: ProgramKind, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Python runs unbuffered (`-u`): output arrives when it is written, and no kill loses any."""
+    if kind is ProgramKind.EXECUTABLE:
+        return program
+    python = environment.get("PYTHON_EXEC") or sys.executable
+    return (python, "-u", *(("-m",) if kind is ProgramKind.MODULE else ()), *program)
+
+
+def _launch_id(environment: Mapping[str, str]) -> str | None:
+    job = environment.get("SLURM_JOB_ID")
+    return f"slurm-{job}-{environment.get('SLURM_RESTART_COUNT', '0')}" if job else None

@@ -1,0 +1,102 @@
+"""How notices read on the console. Pure: a notice, the story before it and colours in, lines out.
+
+A first line says what happened; indented lines below it say details. Each is one line however long it is,
+so that a search finds it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from nvrx_async.job.records import End, Level, RankEnd
+from nvrx_async.rounds.effects import (
+    Finished,
+    Interrupted,
+    Judged,
+    Notice,
+    RankFailed,
+    Registered,
+    RoundRunning,
+    Waiting,
+)
+from nvrx_launcher.advice import advice
+from nvrx_launcher.summary import summary
+from nvrx_launcher.wording import clean, count, duration, evidence, how_it_ended, rank_range
+
+if TYPE_CHECKING:
+    from nvrx_launcher.palette import Palette
+    from nvrx_launcher.story import Story
+
+_NEXT: Final = {
+    Level.IN_PROCESS: "round {next} in the same processes",
+    Level.IN_JOB: "round {next} with new processes on the same nodes",
+    Level.REPLACE_NODE: "round {next} without {culprit}",
+    Level.REQUEUE: "no further round here, exit code 75: safe to requeue",
+    Level.STOP: "no further round, the job stops",
+}
+
+
+def render(notice: Notice, story: Story, palette: Palette, now_s: float) -> list[str]:
+    """The lines for a notice. `story` is as told before it; `now_s` are seconds of CLOCK_BOOTTIME."""
+    match notice:
+        case Registered():
+            return _registered(notice, palette)
+        case Waiting():
+            return [f"waiting: {notice.sentence}{_at_most(notice, now_s)}"]
+        case RoundRunning():
+            return _running(notice, palette)
+        case RankFailed():
+            return _failed(notice, palette)
+        case Interrupted():
+            return [palette.warning(f"round {notice.round} is over: {clean(notice.reason)}")]
+        case Judged():
+            return _judged(notice.end, story, palette)
+        case Finished():
+            return summary(story.told(notice, now_s), notice.outcome, palette, now_s)
+
+
+def _registered(notice: Registered, palette: Palette) -> list[str]:
+    node = notice.node
+    again = f", attempt {notice.attempt}" if notice.attempt > 1 else ""
+    lines = [f"this node is {node.node_id} at {node.address} with {count(node.slots, 'rank')}{again}"]
+    return [*lines, palette.quiet(notice.took_over)] if notice.took_over else lines
+
+
+def _at_most(notice: Waiting, now_s: float) -> str:
+    if notice.until_s is None:
+        return ""
+    return f" (at most {duration(notice.until_s - now_s)} more)"
+
+
+def _running(notice: RoundRunning, palette: Palette) -> list[str]:
+    here = "this node is a spare"
+    if notice.assignment is not None:
+        seat = notice.assignment.seat
+        here = f"{rank_range(seat.first_rank, seat.slots)} here"
+    size = f"{count(notice.world_size, 'rank')} on {count(notice.nodes, 'node')}"
+    head = palette.success(f"round {notice.number} runs:")
+    why = [palette.quiet(notice.why)] if notice.why else []
+    return [f"{head} {size}, {here}", *why]
+
+
+def _failed(notice: RankFailed, palette: Palette) -> list[str]:
+    end = notice.end
+    head = palette.error(f"rank {end.rank} on {notice.host} {how_it_ended(end)}")
+    return [f"{head}, {duration(end.ran_s)} into round {notice.round}", *details(end, palette)]
+
+
+def details(end: RankEnd, palette: Palette) -> list[str]:
+    """Evidence of a rank's end and where its log is."""
+    return [*evidence(end), *([f"log {palette.path(end.log)}"] if end.log else [])]
+
+
+def _judged(end: End, story: Story, palette: Palette) -> list[str]:
+    culprit = end.root.host or end.root.node_id or "the lost node"
+    then = _NEXT[end.level].format(next=end.number + 1, culprit=culprit)
+    paint = palette.error if end.level is Level.STOP else palette.warning
+    hint = advice(end.root, end.level, story.max_restarts)
+    return [
+        paint(f"round {end.number} failed:") + f" {clean(end.root.sentence)}",
+        f"next: {then}" + (f" ({clean(end.reason)})" if end.reason else ""),
+        *([f"{palette.path('hint:')} {hint}"] if hint else []),
+    ]

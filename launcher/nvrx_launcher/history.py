@@ -1,0 +1,61 @@
+"""Mirror of a job's history on this node's disk, for when etcd is gone: one JSON object a line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nvrx_async.job.codec import encode
+from nvrx_async.rounds.effects import Finished, Judged, Notice, RoundRunning
+
+
+class History:
+    """Appends what ends a round, and the outcome. A disk that takes nothing costs the mirror, never the job."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = _Appended(path)
+
+    def add(self, notice: Notice) -> None:
+        """Note a notice that tells of the whole job; others are passed over. Blocks on the disk."""
+        match notice:
+            case Judged(end=end):
+                self._append(b"end", encode(end))
+            case Finished(outcome=outcome):
+                self._append(b"outcome", encode(outcome))
+            case RoundRunning(assignment=assignment) if assignment is not None:
+                self._append(b"assignment", encode(assignment))
+            case _:
+                pass
+
+    def _append(self, kind: bytes, value: bytes) -> None:
+        self._file.append(b'{"record":"' + kind + b'",' + value[1:] + b"\n")
+
+
+class DecisionLog:
+    """What this agent's machines decided and why, one sentence a line, told when it changes."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = _Appended(path)
+
+    def add(self, line: str) -> None:
+        """Append a line. Blocks on the disk."""
+        self._file.append(f"{line}\n".encode())
+
+
+class _Appended:
+    """A file that is appended to until its disk takes nothing any more."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._broken = False
+
+    def append(self, data: bytes) -> None:
+        if self._broken:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("ab") as file:
+                file.write(data)
+        except OSError:
+            self._broken = (
+                True  # a helper's failure: the same disk takes no rank's output, which is warned of
+            )

@@ -1,0 +1,83 @@
+"""The few calls of Linux that Python 3.11 does not offer, through the C library that is loaded anyway."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import os
+import signal
+import time
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+_TFD_NONBLOCK = os.O_NONBLOCK
+_TFD_CLOEXEC = os.O_CLOEXEC
+_TFD_TIMER_ABSTIME = 1
+_NANOSECONDS = 1_000_000_000
+
+# Loaded before any fork: a child only calls.
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def boottime_s() -> float:
+    """Seconds of CLOCK_BOOTTIME, which goes on while the machine is suspended. Deadlines are told in it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def die_with_parent() -> None:
+    """Have the kernel SIGKILL this process when the thread that forked it ends. Exec keeps it, setuid not."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL.value)
+
+
+def become_subreaper() -> None:
+    """Descendants whose parent died become children of this process instead of init's."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def set_name(name: bytes) -> None:
+    """The name that `ps` and `top` show, at most 15 bytes."""
+    _check(_LIBC.prctl(_PR_SET_NAME, name, 0, 0, 0), "prctl")
+
+
+class Timer:
+    """A descriptor that becomes readable at a moment of CLOCK_BOOTTIME.
+
+    The timeout of epoll runs on CLOCK_MONOTONIC: after a suspend it would be late by the time slept.
+    """
+
+    def __init__(self) -> None:
+        clock, flags = time.CLOCK_BOOTTIME, _TFD_NONBLOCK | _TFD_CLOEXEC
+        self.fd: int = _check(_LIBC.timerfd_create(clock, flags), "timerfd_create")
+        self._armed_for_s: float | None = None
+
+    def arm(self, at_s: float | None) -> None:
+        """Fire at `at_s` (at once if it has passed), or never."""
+        if at_s == math.inf:
+            at_s = None
+        if at_s == self._armed_for_s:
+            return
+        self._armed_for_s = at_s
+        # struct itimerspec on 64 bit: interval and first expiry, each seconds and nanoseconds.
+        whole, fraction = divmod(int((at_s or 0) * _NANOSECONDS), _NANOSECONDS)
+        value = (ctypes.c_long * 4)(0, 0, whole, fraction)
+        _check(_LIBC.timerfd_settime(self.fd, _TFD_TIMER_ABSTIME, value, None), "timerfd_settime")
+
+    def clear(self) -> None:
+        """Make the descriptor unreadable after it fired."""
+        self._armed_for_s = None
+        with contextlib.suppress(BlockingIOError):  # armed anew between poll and now
+            os.read(self.fd, 8)
+
+
+def _prctl(option: int, value: int) -> None:
+    arguments = [ctypes.c_ulong(item) for item in (value, 0, 0, 0)]
+    _check(_LIBC.prctl(option, *arguments), "prctl")
+
+
+def _check(result: int, call: str) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{call}: {os.strerror(code)}")
+    return result

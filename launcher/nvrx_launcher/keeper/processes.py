@@ -1,0 +1,101 @@
+"""What `/proc` tells about processes, and a SIGKILL that cannot hit a process which reused the pid."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # `typing` would cost the keeper a megabyte
+    from collections.abc import Collection, Mapping
+
+_DEAD_STATES = frozenset("ZXx")
+
+
+class Stat:
+    """A line of `/proc/<pid>/stat`. `pid` and `start_ticks` together name a process for all its life."""
+
+    __slots__ = ("parent", "pid", "session", "start_ticks", "state")
+
+    def __init__(self, pid: int, state: str, parent: int, session: int, start_ticks: int) -> None:
+        self.pid = pid
+        self.state = state
+        self.parent = parent
+        self.session = session
+        self.start_ticks = start_ticks
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still do anything. A zombie cannot."""
+        return self.state not in _DEAD_STATES
+
+
+def read_stat(pid: int) -> Stat | None:
+    """The process as it is now, None if there is none of this pid in this pid namespace."""
+    text = _read(f"/proc/{pid}/stat")
+    if not text:
+        return None
+    # The name in brackets may hold blanks and brackets; the last ')' ends it.
+    fields = text[text.rindex(b")") + 2 :].split()
+    return Stat(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
+
+
+def table() -> dict[int, Stat]:
+    """All processes that this one can see."""
+    found = (read_stat(int(name)) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - pathlib costs memory
+    return {stat.pid: stat for stat in found if stat is not None}
+
+
+def descendants(processes: Mapping[int, Stat], roots: Collection[int]) -> list[Stat]:
+    """All processes below the roots, zombies included, parents before their children."""
+    children: dict[int, list[Stat]] = {}
+    for stat in processes.values():
+        children.setdefault(stat.parent, []).append(stat)
+    below: list[Stat] = []
+    todo = list(roots)
+    for pid in todo:  # grows while it is walked
+        for child in children.get(pid, ()):
+            below.append(child)
+            todo.append(child.pid)
+    return below
+
+
+def kill(stat: Stat) -> bool:
+    """SIGKILL exactly this process; False if it is gone or may not be killed by this user."""
+    try:
+        pidfd = os.pidfd_open(stat.pid)
+    except OSError:
+        return False
+    try:
+        now = read_stat(stat.pid)
+        if now is None or now.start_ticks != stat.start_ticks:
+            return False
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    except OSError:
+        return False
+    else:
+        return True
+    finally:
+        os.close(pidfd)
+
+
+def environment(pid: int) -> frozenset[bytes]:
+    """`NAME=value` as the process got them at its exec; empty for zombies and processes of other users."""
+    return frozenset(_read(f"/proc/{pid}/environ").split(b"\0"))
+
+
+def _read(path: str) -> bytes:
+    """All of a file in /proc, empty if it cannot be read: processes come and go while we look."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return b""
+    try:
+        chunks = []
+        while chunk := os.read(fd, 1 << 16):
+            chunks.append(chunk)
+        return b"".join(chunks)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)

@@ -1,0 +1,359 @@
+"""The table of options, of which the parser, `--help` and the reference page are made."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nvrx_launcher import values
+from nvrx_launcher.option import Inert, Option, Refused, both, ours, torchrun
+
+SIZE: Final = "Size of the job"
+MEETING: Final = "Where nodes meet"
+PROGRAM: Final = "What is run"
+FAILURE: Final = "When something fails"
+OUTPUT: Final = "Output"
+NODE: Final = "This node"
+ETCD: Final = "etcd"
+TORCHRUN: Final = "Taken for torchrun's sake"
+HELP: Final = "Help"
+GROUPS: Final = (SIZE, MEETING, PROGRAM, FAILURE, OUTPUT, NODE, ETCD, TORCHRUN, HELP)
+
+DEFAULT_JOIN_TIMEOUT_S: Final = 600.0
+DEFAULT_LAST_CALL_S: Final = 30.0
+MIN_LEASE_TTL_S: Final = 3
+
+_SIZE = (
+    torchrun(
+        "--nnodes",
+        group=SIZE,
+        metavar="N|MIN:MAX",
+        parse=values.node_range,
+        default=values.NodeRange(1, 1),
+        default_text="1",
+        common=True,
+        doc="Number of nodes. With MIN:MAX the job starts on MIN, after waiting a moment for more.",
+    ),
+    torchrun(
+        "--nproc-per-node",
+        group=SIZE,
+        metavar="N|gpu|cpu|auto",
+        parse=values.slots,
+        default=1,
+        common=True,
+        doc="Ranks on this node: a number, one per visible GPU, one per CPU, or GPUs if there are any.",
+    ),
+)
+
+_MEETING = (
+    torchrun(
+        "--rdzv-endpoint",
+        group=MEETING,
+        metavar="HOST:PORT[,...]",
+        parse=values.endpoints,
+        default=(),
+        default_text="a private etcd for a single node",
+        common=True,
+        doc="etcd, one address or several. The node that is named starts one there if none answers.",
+    ),
+    torchrun(
+        "--rdzv-id",
+        group=MEETING,
+        metavar="NAME",
+        default_text="random for one node, else $SLURM_JOB_ID",
+        common=True,
+        doc="Run id: the job's name. Nodes with the same id belong together.",
+    ),
+    torchrun("--standalone", group=MEETING, common=True, doc="One node with a private etcd."),
+    torchrun(
+        "--rdzv-backend",
+        group=MEETING,
+        metavar="NAME",
+        parse=values.choice("etcd", "etcd-v2", "c10d", "static"),
+        default="etcd",
+        doc="Taken for torchrun's sake: etcd, etcd-v2, c10d, static. Nodes meet in etcd by every name.",
+    ),
+    torchrun(
+        "--rdzv-conf",
+        group=MEETING,
+        metavar="K=V[,...]",
+        parse=values.pairs,
+        default={},
+        default_text="none",
+        doc="Time-outs in torchrun's notation; its keys are listed in the reference.",
+    ),
+    torchrun(
+        "--master-addr",
+        group=MEETING,
+        metavar="HOST",
+        doc="With several nodes and without --rdzv-endpoint: the host of etcd.",
+    ),
+    torchrun(
+        "--master-port",
+        group=MEETING,
+        metavar="PORT",
+        parse=values.whole_number(1, values.MAX_PORT),
+        default_text="2379",
+        doc="The port beside --master-addr. The ranks' own MASTER_PORT is a free one, new in every round.",
+    ),
+    ours(
+        "--join-timeout",
+        group=MEETING,
+        metavar="SECONDS",
+        parse=values.seconds(1),
+        default=DEFAULT_JOIN_TIMEOUT_S,
+        doc="How long to wait for enough nodes.",
+    ),
+)
+
+_PROGRAM = (
+    torchrun(
+        "--module",
+        "-m",
+        group=PROGRAM,
+        common=True,
+        doc="The script is the name of a module, as in `python -m`.",
+    ),
+    torchrun(
+        "--no-python", group=PROGRAM, common=True, doc="The script is a program of its own, started as it is."
+    ),
+    torchrun("--role", group=PROGRAM, metavar="NAME", default="default", doc="The ranks' ROLE_NAME."),
+)
+
+_FAILURE = (
+    torchrun(
+        "--max-restarts",
+        group=FAILURE,
+        metavar="N",
+        parse=values.whole_number(0),
+        default=0,
+        common=True,
+        doc="How often the ranks may be started again after a failure, over the whole job.",
+    ),
+    Option(
+        name="workers_stop_timeout",
+        spellings=(*both("--workers-stop-timeout"), *both("--shutdown-timeout")),
+        environment=(
+            "NVRX_WORKERS_STOP_TIMEOUT",
+            "PET_WORKERS_STOP_TIMEOUT",
+            "PET_SHUTDOWN_TIMEOUT",
+            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
+        ),
+        group=FAILURE,
+        metavar="SECONDS",
+        parse=values.seconds(),
+        default=15.0,
+        common=True,
+        doc="Time between SIGTERM and SIGKILL when ranks are stopped.",
+    ),
+    ours(
+        "--startup-grace",
+        group=FAILURE,
+        metavar="SECONDS",
+        parse=values.seconds(),
+        default=30.0,
+        doc="A rank that lives this long counts as ready; failing before is a failure to start.",
+    ),
+    ours(
+        "--lease-ttl",
+        group=FAILURE,
+        metavar="SECONDS",
+        parse=values.whole_number(MIN_LEASE_TTL_S, unit=" s"),
+        default=6,
+        doc="A node that etcd does not hear from for this long is lost. Equal on all nodes.",
+    ),
+)
+
+_OUTPUT = (
+    torchrun(
+        "--log-dir",
+        group=OUTPUT,
+        metavar="DIR",
+        default="nvrx-logs",
+        common=True,
+        doc="Every rank's output and the summary are written below DIR/<run id>.",
+    ),
+)
+
+_NODE = (
+    ours(
+        "--node-id",
+        group=NODE,
+        metavar="NAME",
+        default_text="the host name",
+        common=True,
+        doc="This node's name.",
+    ),
+    torchrun(
+        "--node-rank",
+        group=NODE,
+        metavar="N",
+        parse=values.whole_number(0),
+        default_text="$SLURM_NODEID, else order of arrival",
+        doc="Wished place among the nodes. Nodes that stay keep their ranks after a restart.",
+    ),
+    torchrun(
+        "--local-addr",
+        group=NODE,
+        metavar="ADDRESS",
+        default_text="the address etcd is reached from",
+        doc="Address at which the other nodes reach this one.",
+    ),
+)
+
+_ETCD = (
+    ours(
+        "--etcd-embedded",
+        group=ETCD,
+        metavar="auto|off",
+        parse=values.choice("auto", "off"),
+        default="auto",
+        doc="Whether a node that --rdzv-endpoint names may start etcd there when none answers.",
+    ),
+    ours("--etcd-cacert", group=ETCD, metavar="FILE", doc="Authority that signed etcd's certificate (PEM)."),
+    ours("--etcd-cert", group=ETCD, metavar="FILE", doc="Certificate shown to etcd (PEM)."),
+    ours("--etcd-key", group=ETCD, metavar="FILE", doc="Key of that certificate (PEM)."),
+    ours(
+        "--etcd-user",
+        group=ETCD,
+        metavar="NAME",
+        doc="User; the password comes from $NVRX_ETCD_PASSWORD or a file.",
+    ),
+    ours("--etcd-password-file", group=ETCD, metavar="FILE", doc="File whose first line is the password."),
+)
+
+_FILTERED = Inert(
+    "no filtered copy is written; the whole output of each rank is kept in --log-dir, search it there"
+)
+
+_TORCHRUN = (
+    torchrun(
+        "--monitor-interval",
+        group=TORCHRUN,
+        metavar="SECONDS",
+        parse=values.seconds(),
+        status=Inert("nothing is polled, the end of a rank is seen at once"),
+        doc="Interval of looking at the ranks.",
+    ),
+    torchrun(
+        "--start-method",
+        group=TORCHRUN,
+        metavar="NAME",
+        parse=values.choice("spawn", "fork", "forkserver"),
+        status=Inert(
+            "every rank is a program of its own; multiprocessing inside the script is left as it is"
+        ),
+        doc="How ranks are created.",
+    ),
+    torchrun(
+        "--run-path",
+        group=TORCHRUN,
+        status=Inert("a rank's interpreter runs the script as __main__ either way"),
+        doc="Run the script by runpy.",
+    ),
+    torchrun(
+        "--redirects",
+        "-r",
+        group=TORCHRUN,
+        metavar="STREAMS",
+        parse=values.streams,
+        status=Inert("the output of every rank is always written to --log-dir, and shown"),
+        doc="Streams that go to files.",
+    ),
+    torchrun(
+        "--tee",
+        "-t",
+        group=TORCHRUN,
+        metavar="STREAMS",
+        parse=values.streams,
+        status=Inert("the output of every rank is always written to --log-dir, and shown"),
+        doc="Streams that go to files and to the console.",
+    ),
+    torchrun(
+        "--local-ranks-filter",
+        group=TORCHRUN,
+        metavar="RANKS",
+        parse=values.local_ranks,
+        status=Inert("this version shows the output of all ranks"),
+        doc="Ranks whose output is shown.",
+    ),
+    torchrun(
+        "--duplicate-stdout-filters",
+        group=TORCHRUN,
+        metavar="WORDS",
+        status=_FILTERED,
+        doc="Words whose lines of stdout go to a second file.",
+    ),
+    torchrun(
+        "--duplicate-stderr-filters",
+        group=TORCHRUN,
+        metavar="WORDS",
+        status=_FILTERED,
+        doc="Words whose lines of stderr go to a second file.",
+    ),
+    torchrun(
+        "--event-log-handler",
+        group=TORCHRUN,
+        metavar="NAME",
+        status=Inert("what happens to the job is recorded in etcd, not through torch's handlers"),
+        doc="Handler of torch elastic's events.",
+    ),
+    torchrun(
+        "--logs-specs",
+        environment=False,
+        group=TORCHRUN,
+        metavar="NAME",
+        status=Refused(
+            "a class of torch elastic cannot take over the ranks' output here",
+            "leave it out; the output of every rank is kept in --log-dir",
+        ),
+        doc="Entry point that handles logs.",
+    ),
+    torchrun(
+        "--virtual-local-rank",
+        group=TORCHRUN,
+        status=Refused(
+            "this version always gives every rank its true LOCAL_RANK",
+            'leave it out, and choose the device in the script by int(os.environ["LOCAL_RANK"])',
+        ),
+        doc="LOCAL_RANK is 0 for all, each rank sees its own GPU only.",
+    ),
+    torchrun(
+        "--numa-binding",
+        environment=False,
+        group=TORCHRUN,
+        metavar="MODE",
+        status=Refused(
+            "this version does not bind ranks to CPUs",
+            "bind them in the command: --no-python numactl --cpunodebind=0 python train.py",
+        ),
+        doc="CPUs near the rank's GPU.",
+    ),
+    torchrun(
+        "--signals-to-handle",
+        group=TORCHRUN,
+        metavar="NAMES",
+        status=Refused(
+            "the signals are fixed in this version",
+            "leave it out; SIGINT and SIGTERM stop the ranks gracefully",
+        ),
+        doc="Signals that are passed on to the ranks.",
+    ),
+)
+
+_HELP = (
+    Option("help", ("--help", "-h"), HELP, "Show the common options.", common=True),
+    Option("help_all", both("--help-all"), HELP, "Show all options.", common=True),
+    Option("version", ("--version",), HELP, "Show the version.", common=True),
+)
+
+OPTIONS: Final[tuple[Option, ...]] = (
+    *_SIZE,
+    *_MEETING,
+    *_PROGRAM,
+    *_FAILURE,
+    *_OUTPUT,
+    *_NODE,
+    *_ETCD,
+    *_TORCHRUN,
+    *_HELP,
+)

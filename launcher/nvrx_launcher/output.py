@@ -1,0 +1,99 @@
+"""Shows on the console what the ranks of this node write, reading their logs as they grow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from nvrx_async.job.records import Assignment
+from nvrx_launcher.keeper_link import Keeper
+from nvrx_launcher.rank_output import OutputPrinter, Stream
+from nvrx_launcher.screen import Screen, call_in
+from nvrx_launcher.workers import RankCommand
+
+CHUNK_BYTES = 1 << 20
+DRAIN_LIMIT_S = 2.0
+"""How long the end of a round waits for a console that does not take its output."""
+
+_STREAMS = {"stdout": Stream.STDOUT, "stderr": Stream.STDERR}
+
+
+@dataclass(slots=True)
+class _Log:
+    """A log and how much of it was shown."""
+
+    rank: int
+    stream: Stream
+    path: Path
+    shown_bytes: int = 0
+
+
+class Output:
+    """Only the screen's thread reads logs and prints; `grew` and `drain` are for the event loop."""
+
+    def __init__(self, screen: Screen, out: BinaryIO, err: BinaryIO, clock_s: Callable[[], float]) -> None:
+        self._screen = screen
+        self._out, self._err, self._clock_s = out, err, clock_s
+        self._logs: dict[tuple[int, str], _Log] = {}
+        self._printer: OutputPrinter | None = None
+
+    def expect(self, assignment: Assignment, commands: Sequence[RankCommand]) -> None:
+        """These ranks are about to write."""
+        first = assignment.seat.first_rank
+        logs = {
+            (command.local_rank, name): _Log(first + command.local_rank, stream, Path(path))
+            for command in commands
+            for (name, stream), path in zip(
+                _STREAMS.items(), (command.stdout_path, command.stderr_path), strict=True
+            )
+        }
+        host = assignment.seat.host if assignment.group_world_size > 1 else None
+        self._screen.do(lambda: self._begin(logs, assignment.world_size, host))
+
+    def grew(self, local_rank: int, stream: str, keeper: Keeper) -> None:
+        """Show what was added to a log, then let the keeper tell of the next growth."""
+        loop = asyncio.get_running_loop()
+
+        def show() -> None:
+            self._show(self._logs.get((local_rank, stream)))
+            call_in(loop, lambda: keeper.seen(local_rank, stream))
+
+        self._screen.do(show)
+
+    async def drain(self) -> None:
+        """Show all that was written until now, the unfinished last lines too."""
+        self._screen.do(self._end)
+        await self._screen.drain(DRAIN_LIMIT_S)
+
+    def break_line(self) -> None:
+        """End an unfinished line, for another writer on the same console. Only in the screen's thread."""
+        if self._printer is not None:
+            self._printer.break_line()
+
+    def _begin(self, logs: dict[tuple[int, str], _Log], world_size: int, host: str | None) -> None:
+        self._logs = logs
+        self._printer = OutputPrinter(
+            self._out, self._err, world_size=world_size, host=host, clock=self._clock_s
+        )
+
+    def _show(self, log: _Log | None) -> None:
+        if log is None or self._printer is None:
+            return
+        try:
+            with log.path.open("rb") as file:
+                file.seek(log.shown_bytes)
+                while data := file.read(CHUNK_BYTES):
+                    log.shown_bytes += len(data)
+                    self._printer.feed(log.rank, log.stream, data)
+        except OSError:
+            return  # the log could not be written either, which the keeper has warned of
+
+    def _end(self) -> None:
+        for log in self._logs.values():
+            self._show(log)
+        if self._printer is not None:
+            self._printer.finish()
+        self._logs = {}

@@ -1,0 +1,273 @@
+"""This node's ranks: starts them under the keeper, gathers the evidence of their ends, tells the machines.
+
+Implements `nvrx_async.rounds.drivers.Ranks`. A keeper that dies is replaced; its ranks died with it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import anyio
+from anyio.abc import TaskStatus
+
+from nvrx_async.faults import EndFacts, classify, last_lines, rank_error
+from nvrx_async.job.records import Assignment, EndedBy, FaultKind, Node, RankEnd
+from nvrx_async.rounds.events import Event, KeeperLost, KeeperReady, Proof, Proven, RankEnded, RanksGone
+from nvrx_launcher import keeper_link as link
+from nvrx_launcher.cgroup import oom_kills
+from nvrx_launcher.clock import utc
+from nvrx_launcher.config import WorkersConfig
+from nvrx_launcher.output import Output
+from nvrx_launcher.ports import ReservedPort, reserve_port
+from nvrx_launcher.sweep import Verdict, prove_dead
+from nvrx_launcher.workers import RankCommand, RankJob, make_folders, rank_command
+
+TAIL_BYTES = 64 * 1024
+SHOWN_LINES = 5
+
+
+@dataclass(slots=True)
+class _Round:
+    """Ranks of one round under one keeper. `fenced`: the keeper killed them at its deadline."""
+
+    assignment: Assignment
+    commands: tuple[RankCommand, ...]
+    oom_kills: int
+    fenced: bool = False
+    exits: dict[int, tuple[link.RankExited, str]] = field(default_factory=dict)
+
+
+class NodeRanks:
+    """See the module. `tell` takes events to the machines of the current life; `attempt` says which it is in."""
+
+    def __init__(
+        self,
+        *,
+        workers: WorkersConfig,
+        tag: str,
+        base_env: Mapping[str, str],
+        cwd: str,
+        output: Output,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._workers = workers
+        self._tag = tag
+        self._base_env = base_env
+        self._cwd = cwd
+        self._output = output
+        self._warn = warn
+        self._tell: Callable[[Event], None] = _nobody_listens
+        self._job: RankJob | None = None
+        self._keeper: link.Keeper | None = None
+        self._round: _Round | None = None
+        self._ports: dict[int, ReservedPort] = {}
+        self._good_until_s = 0.0
+
+    # For the agent ------------------------------------------------------------------------------------
+
+    def listen(self, tell: Callable[[Event], None]) -> None:
+        """Tell another life's machines from now on; a keeper that is ready is told at once."""
+        self._tell = tell
+        if self._keeper is not None:
+            tell(KeeperReady(self._keeper.generation))
+
+    def enter(self, job: RankJob) -> None:
+        """Ranks belong to this attempt, and to this node's id in it, from now on."""
+        self._job = job
+
+    def good_until(self, moment_s: float) -> None:
+        """Ranks may live and start before this moment (CLOCK_BOOTTIME)."""
+        self._good_until_s = moment_s
+        if self._keeper is not None:
+            self._keeper.good_until(moment_s)
+
+    def signal(self, number: int) -> None:
+        """Forward a signal to all ranks."""
+        if self._keeper is not None and self._round is not None:
+            self._keeper.signal(self._round.assignment.round, number)
+
+    def kill(self) -> None:
+        """Kill all ranks at once."""
+        if self._round is not None:
+            self.stop(self._round.assignment.round, grace=False)
+
+    async def serve(self, *, task_status: TaskStatus[None]) -> None:
+        """Keep a keeper: started once the first is ready, replaced when it dies. Runs until cancelled."""
+        generation = 0
+        try:
+            while True:
+                generation += 1
+                async with link.Keeper.start(generation, self._tag) as keeper:
+                    self._keeper = keeper
+                    keeper.good_until(self._good_until_s)
+                    self._tell(KeeperReady(generation))
+                    if generation == 1:
+                        task_status.started()
+                    async for event in keeper.events:
+                        await self._on(event, keeper)
+        finally:
+            for port in self._ports.values():
+                port.close()
+
+    # For the interpreter ------------------------------------------------------------------------------
+
+    async def start(self, assignment: Assignment, generation: int) -> None:
+        """Start the ranks of an assignment. Whatever keeps them from it comes back as RanksGone."""
+        job = self._job
+        if job is None:
+            raise RuntimeError("ranks are started before the agent has entered a job")
+        commands = tuple(
+            rank_command(
+                assignment,
+                local_rank,
+                workers=self._workers,
+                job=job,
+                base_env=self._base_env,
+                cwd=self._cwd,
+            )
+            for local_rank in range(assignment.seat.slots)
+        )
+        try:
+            await anyio.to_thread.run_sync(make_folders, commands)
+        except OSError as error:
+            self._warn(f"output of round {assignment.round} is lost: {error}")
+        self._round = _Round(assignment, commands, oom_kills())
+        if self._keeper is None or self._keeper.generation != generation:
+            self._gone_unstarted(FaultKind.KEEPER_LOST, "its keeper is gone")
+            return
+        self._output.expect(assignment, commands)
+        self._keeper.start_ranks(assignment.round, commands)
+
+    def stop(self, number: int, *, grace: bool) -> None:
+        """Stop the ranks of a round."""
+        if self._keeper is not None:
+            self._keeper.stop(number, self._workers.stop_timeout_s if grace else 0.0)
+
+    async def reserve_port(self, number: int) -> int:
+        """Hold a port for the round's store; those of rounds before the last one are given back."""
+        for old in [held for held in self._ports if held < number - 1]:
+            self._ports.pop(old).close()
+        if number not in self._ports:
+            self._ports[number] = reserve_port()
+        return self._ports[number].port
+
+    async def prove(self, node: Node) -> Proven:
+        """Find out whether the process behind a registration is dead, sweeping what it left."""
+        proof = await anyio.to_thread.run_sync(prove_dead, node)
+        verdicts = {Verdict.ALIVE: Proof.ALIVE, Verdict.DEAD: Proof.DEAD, Verdict.UNKNOWN: Proof.UNKNOWN}
+        return Proven(node.incarnation, verdicts[proof.verdict], proof.evidence)
+
+    # What the keeper reports --------------------------------------------------------------------------
+
+    async def _on(self, event: link.KeeperEvent, keeper: link.Keeper) -> None:
+        match event:
+            case link.RankExited():
+                await self._exited(event)
+            case link.RoundGone(round=number, unkillable=unkillable, lost_bytes=lost_bytes):
+                if lost_bytes:
+                    self._warn(
+                        f"round {number}: {lost_bytes} bytes of output are lost, the log could not be written"
+                    )
+                await self._gone(unkillable)
+            case link.Fenced():
+                if self._round is not None:
+                    self._round.fenced = True
+                self._warn(
+                    "the lease was not renewed in time: the keeper killed all ranks (etcd out of reach?)"
+                )
+            case link.StartRefused(code=code, reason=reason):
+                kind = FaultKind.FENCED if code == "fence" else FaultKind.START_FAILED
+                self._gone_unstarted(kind, reason)
+            case link.Grew(local_rank=local_rank, stream=stream):
+                self._output.grew(local_rank, stream, keeper)
+            case link.SpoolWarning(path=path, error=error):
+                self._warn(f"{path} cannot be written: {error}; the rank goes on, its output is lost")
+            case link.KeeperLost(generation=generation, how=how, alive=alive):
+                self._keeper = None
+                self._warn(f"the keeper died ({how}), and all ranks of this node with it")
+                self._tell(KeeperLost(generation))
+                await self._gone(tuple(range(len(alive))))
+            case _:
+                pass
+
+    async def _exited(self, event: link.RankExited) -> None:
+        running = self._round
+        if running is None or running.assignment.round != event.round:
+            return
+        running.exits[event.local_rank] = (event, utc())
+        self._tell(RankEnded(event.round, await self._end(running, event.local_rank)))
+
+    async def _gone(self, unkillable: tuple[int, ...]) -> None:
+        running, self._round = self._round, None
+        if running is None:
+            return
+        await self._output.drain()
+        ends = [await self._end(running, command.local_rank) for command in running.commands]
+        self._tell(RanksGone(running.assignment.round, tuple(ends), unkillable))
+
+    def _gone_unstarted(self, kind: FaultKind, reason: str) -> None:
+        running, self._round = self._round, None
+        if running is None:
+            return
+        seat = running.assignment.seat
+        ends = tuple(
+            RankEnd(seat.first_rank + i, i, 0, kind, EndedBy.US, ended_utc=utc(), detail=reason)
+            for i in range(seat.slots)
+        )
+        self._tell(RanksGone(running.assignment.round, ends))
+
+    # Evidence -----------------------------------------------------------------------------------------
+
+    async def _end(self, running: _Round, local_rank: int) -> RankEnd:
+        """How a rank ended, with what its stderr and the kernel say; a rank without an exit died with its keeper."""
+        command = running.commands[local_rank]
+        rank = running.assignment.seat.first_rank + local_rank
+        known = running.exits.get(local_rank)
+        log = str(Path(command.stderr_path).parent)
+        if known is None:
+            return RankEnd(rank, local_rank, 0, FaultKind.STOPPED_BY_US, EndedBy.US, ended_utc=utc(), log=log)
+        event, ended_utc = known
+        bare = RankEnd(
+            rank,
+            local_rank,
+            event.pid,
+            None,
+            event.by,
+            exit_code=event.exit_code,
+            signal=event.signal,
+            ready=event.ran_s >= self._workers.startup_grace_s,
+            ran_s=round(event.ran_s, 3),
+            ended_utc=ended_utc,
+            log=log,
+        )
+        if event.failure is not None:
+            why = f"{os.strerror(event.failure.errno)}: {event.failure.path} ({event.failure.step})"
+            return replace(bare, kind=FaultKind.START_FAILED, detail=why)
+        if running.fenced:
+            return replace(bare, kind=FaultKind.FENCED, detail="killed by the keeper at its deadline")
+        tail = await anyio.to_thread.run_sync(_tail, command.stderr_path)
+        error = rank_error(tail, event.exit_code, event.signal)
+        facts = EndFacts(
+            event.exit_code, event.signal, event.by, tail, oom_kill=oom_kills() > running.oom_kills
+        )
+        kind, detail = classify(facts, error)
+        lines = last_lines(tail, SHOWN_LINES) if kind is not None else ()
+        return replace(bare, kind=kind, detail=detail, error=error, last_lines=lines)
+
+
+def _tail(path: str) -> str:
+    try:
+        with Path(path).open("rb") as log:
+            log.seek(0, os.SEEK_END)
+            log.seek(max(0, log.tell() - TAIL_BYTES))
+            return log.read().decode("utf-8", "replace")
+    except OSError:
+        return ""  # the log was lost, which the keeper has warned of: the exit status is evidence enough
+
+
+def _nobody_listens(event: Event) -> None:
+    """Before the first life there is nobody to tell, and nothing runs."""
+    del event

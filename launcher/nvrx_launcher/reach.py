@@ -1,0 +1,174 @@
+"""How this agent reaches etcd: a server that is there, or one that it starts itself."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nvrx_async.etcd import (
+    AddressInUseError,
+    AuthenticationError,
+    Credentials,
+    EmbeddedServer,
+    EtcdClient,
+    Tls,
+    TlsError,
+    UnavailableError,
+    is_loopback,
+    parse_endpoint,
+)
+from nvrx_async.etcd import EtcdConfig as ClientConfig
+from nvrx_launcher.addresses import is_own, own_address
+from nvrx_launcher.config import EmbeddedEtcd, EtcdConfig
+
+FIRST_LOOK_S = 1.0
+WAIT_S = 30.0
+"""How long an etcd that is not there yet is waited for: another node may be about to start it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """etcd as this agent uses it. `server` is set where this agent runs it; `address` is this node's own."""
+
+    client: EtcdClient
+    server: EmbeddedServer | None
+    address: str
+    where: str
+
+
+@asynccontextmanager
+async def reach(
+    config: EtcdConfig,
+    *,
+    local_address: str | None,
+    job_token: str | None,
+    log_file: Path,
+    say: Callable[[str], None],
+) -> AsyncIterator[Reached]:
+    """Connect, starting a server where the configuration asks for one.
+
+    Raises:
+        EtcdError: nothing answers, or the server does not start; the error names what was tried.
+    """
+    async with AsyncExitStack() as stack:
+        server: EmbeddedServer | None = None
+        if config.embedded is EmbeddedEtcd.PRIVATE:
+            server = await stack.enter_async_context(EmbeddedServer(log_file=log_file))
+            client = await stack.enter_async_context(EtcdClient(ClientConfig((server.endpoint,))))
+            await client.first_contact(WAIT_S)
+        else:
+            credentials = _credentials(config, job_token)
+            server, client = await _find_or_start(stack, config, credentials, log_file, say)
+        address = local_address or _address(config, server)
+        yield Reached(client, server, address, _where(config, server))
+
+
+async def _find_or_start(
+    stack: AsyncExitStack,
+    config: EtcdConfig,
+    credentials: Credentials | None,
+    log_file: Path,
+    say: Callable[[str], None],
+) -> tuple[EmbeddedServer | None, EtcdClient]:
+    settings = _settings(config, credentials)
+    try:
+        return None, await _connected(stack, settings, FIRST_LOOK_S, optional=config.user is None)
+    except TlsError:
+        raise
+    except UnavailableError as error:
+        server = None
+        if _may_start(config):
+            server = await _start(stack, config, credentials, log_file, say)
+        if server is None:
+            say(f"waiting up to {WAIT_S:g} s for etcd: {error.cause}")
+    return server, await _connected(stack, settings, WAIT_S, optional=config.user is None)
+
+
+async def _connected(
+    stack: AsyncExitStack, settings: ClientConfig, timeout_s: float, *, optional: bool
+) -> EtcdClient:
+    """A client after its first contact. A password that only the job token gave is left out if nobody asks."""
+    client = await stack.enter_async_context(EtcdClient(settings))
+    try:
+        await client.first_contact(timeout_s)
+    except AuthenticationError:
+        if not optional or settings.credentials is None:
+            raise
+        return await _connected(stack, replace(settings, credentials=None), timeout_s, optional=False)
+    return client
+
+
+async def _start(
+    stack: AsyncExitStack,
+    config: EtcdConfig,
+    credentials: Credentials | None,
+    log_file: Path,
+    say: Callable[[str], None],
+) -> EmbeddedServer | None:
+    """Start the server that the endpoint names; None when another agent of this host was faster."""
+    endpoint = parse_endpoint(config.endpoints[0])
+    host = endpoint.host if is_loopback(endpoint.host) else own_address(endpoint.host, endpoint.port)
+    host = "127.0.0.1" if host == "localhost" else host
+    server = EmbeddedServer(host, endpoint.port, credentials=credentials, log_file=log_file)
+    try:
+        await stack.enter_async_context(server)
+    except AddressInUseError:
+        if not await _answers(config, credentials):
+            raise
+        return None
+    if not is_loopback(host) and credentials is None:
+        say(
+            f"warning: the etcd at {server.endpoint} is open to everybody who reaches it; "
+            "set NVRX_JOB_TOKEN to the same secret on all nodes to close it"
+        )
+    return server
+
+
+async def _answers(config: EtcdConfig, credentials: Credentials | None) -> bool:
+    async with AsyncExitStack() as stack:
+        settings = _settings(config, credentials)
+        try:
+            await _connected(stack, settings, FIRST_LOOK_S, optional=config.user is None)
+        except UnavailableError:
+            return False
+    return True
+
+
+def _settings(config: EtcdConfig, credentials: Credentials | None) -> ClientConfig:
+    files = config.tls
+    tls = Tls(files.ca_file, files.cert_file, files.key_file) if files is not None else None
+    return ClientConfig(config.endpoints, tls, credentials)
+
+
+def _may_start(config: EtcdConfig) -> bool:
+    """Whether nobody else can be meant: one endpoint, plain, and it names this host."""
+    if config.embedded is not EmbeddedEtcd.AUTO or len(config.endpoints) > 1 or config.tls is not None:
+        return False
+    return is_own(parse_endpoint(config.endpoints[0]).host)
+
+
+def _credentials(config: EtcdConfig, job_token: str | None) -> Credentials | None:
+    """What the person gave, else what follows from the job token: then all agents know the same password."""
+    if config.user is not None:
+        return Credentials(config.user, config.password or "")
+    if job_token:
+        return Credentials("root", hashlib.sha256(f"nvrx-etcd:{job_token}".encode()).hexdigest()[:48])
+    return None
+
+
+def _address(config: EtcdConfig, server: EmbeddedServer | None) -> str:
+    if config.embedded is EmbeddedEtcd.PRIVATE:
+        return "127.0.0.1"
+    if server is not None:
+        return server.host
+    endpoint = parse_endpoint(config.endpoints[0])
+    return own_address(endpoint.host, endpoint.port)
+
+
+def _where(config: EtcdConfig, server: EmbeddedServer | None) -> str:
+    if server is not None:
+        return f"etcd {server.version} started here at {server.endpoint}"
+    return f"etcd at {', '.join(config.endpoints)}"

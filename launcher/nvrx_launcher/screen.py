@@ -1,0 +1,60 @@
+"""The one thread that writes to the console.
+
+A console may take nothing for hours (Ctrl-S, a pager, a full pipe). Only this thread waits for it: the agent
+must go on renewing its lease, or its ranks would be killed for a stuck terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import anyio
+
+CLOSE_LIMIT_S = 2.0
+"""How long the end of the agent waits for a console that does not take its last words."""
+
+
+class Screen:
+    """Does what it is given, in order. A job must not raise."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        # A daemon: a console that stays stuck must not keep the process alive.
+        self._thread = threading.Thread(target=self._run, name="screen", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._jobs.put(None)
+        self._thread.join(CLOSE_LIMIT_S)
+
+    def do(self, job: Callable[[], None]) -> None:
+        """Do it after all that was given before. Never blocks."""
+        self._jobs.put(job)
+
+    async def drain(self, limit_s: float) -> None:
+        """Return when all that was given until now is done, after `limit_s` at the latest."""
+        loop, done = asyncio.get_running_loop(), anyio.Event()
+        self.do(lambda: call_in(loop, done.set))
+        with anyio.move_on_after(limit_s):
+            await done.wait()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+
+def call_in(loop: asyncio.AbstractEventLoop, job: Callable[[], None]) -> None:
+    """Call `job` in the event loop's thread; nothing happens if the loop has ended."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(job)

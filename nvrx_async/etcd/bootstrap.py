@@ -1,0 +1,74 @@
+"""The first calls to a server that was just started: is it ready, and who may use it?"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from nvrx_async.etcd.channel import OPTIONS
+from nvrx_async.etcd.errors import ServerStartError
+from nvrx_async.etcd.wire import grpc, messages, stubs
+
+if TYPE_CHECKING:
+    from nvrx_async.etcd.config import Credentials
+
+_CALL_S = 5.0
+_ROOT = "root"
+
+
+async def wait_until_ready(endpoint: str) -> str:
+    """The server's version, as soon as it answers. Waits as long as it takes: cancel it when the server ends."""
+    async with grpc.aio.insecure_channel(endpoint, options=OPTIONS) as channel:
+        maintenance: Any = stubs.MaintenanceStub(channel)
+        answer = await maintenance.Status(messages.StatusRequest(), wait_for_ready=True)
+        return str(answer.version)
+
+
+async def enable_users(endpoint: str, credentials: Credentials) -> None:
+    """Make the server ask for this user, who may do everything. On old data that already ask, check the password.
+
+    etcd wants a user `root` before it asks anybody; one that nobody named gets a password that nobody knows.
+
+    Raises:
+        ServerStartError: the data know other users, or the server went away.
+    """
+    async with grpc.aio.insecure_channel(endpoint, options=OPTIONS) as channel:
+        auth: Any = stubs.AuthStub(channel)
+        try:
+            if not await _is_enabled(auth, credentials):
+                await _create(auth, _ROOT, secrets.token_urlsafe(32))
+                await _create(auth, credentials.user, credentials.password)
+                await auth.AuthEnable(messages.AuthEnableRequest(), timeout=_CALL_S)
+        except grpc.aio.AioRpcError as error:
+            raise ServerStartError(
+                f"the embedded etcd at {endpoint} could not be given its user",
+                evidence=(f"{error.code().name}: {error.details()}",),
+                hint="its data folder may hold the users of another job: use a new one",
+            ) from error
+
+
+async def _is_enabled(auth: Any, credentials: Credentials) -> bool:
+    request = messages.AuthenticateRequest(name=credentials.user, password=credentials.password)
+    try:
+        await auth.Authenticate(request, timeout=_CALL_S)
+    except grpc.aio.AioRpcError as error:
+        if "authentication is not enabled" in (error.details() or ""):
+            return False
+        raise
+    return True
+
+
+async def _create(auth: Any, user: str, password: str) -> None:
+    try:
+        await auth.UserAdd(messages.AuthUserAddRequest(name=user, password=password), timeout=_CALL_S)
+    except grpc.aio.AioRpcError as error:
+        if "user name already exists" not in (error.details() or ""):
+            raise
+        change = messages.AuthUserChangePasswordRequest(name=user, password=password)
+        await auth.UserChangePassword(change, timeout=_CALL_S)
+    try:
+        await auth.RoleAdd(messages.AuthRoleAddRequest(name=_ROOT), timeout=_CALL_S)
+    except grpc.aio.AioRpcError as error:
+        if "role name already exists" not in (error.details() or ""):
+            raise
+    await auth.UserGrantRole(messages.AuthUserGrantRoleRequest(user=user, role=_ROOT), timeout=_CALL_S)

