@@ -38,6 +38,7 @@ from nvrx_async.rounds.events import (
     Renewed,
     Tick,
 )
+from nvrx_async.rounds.mirror import Mirror
 from rounds.sim.host import Host, Process
 from rounds.sim.keeper import Group, Keeper, Rank, unstarted
 from rounds.sim.network import Link, Watch
@@ -180,6 +181,7 @@ class Life:
         self.link = Link(agent.world.store, agent)
         self.incarnation = f"{agent.node_id}.{agent.pid}.{agent.lives}"
         self.lease = 0
+        self.mirror = Mirror()
         self.machines: tuple[Machine, ...] = ()
         self.over = False
         self.why = ""
@@ -190,9 +192,7 @@ class Life:
         self._due = False
         self._wake: dict[int, float | None] = {}
         self._timer: Timer | None = None
-        self._scopes: dict[int, frozenset[Scope]] = {}
         self._watches: dict[Scope, Watch | None] = {}
-        self._wanted: set[Scope] = set()
         self._turns: list[float] = []
         self._renewal = 0
         self._grant()
@@ -231,6 +231,7 @@ class Life:
     def _begin(self, sent_s: float) -> None:
         self.world.tell(self.agent, f"begins life {self.incarnation} on lease {self.lease:x}")
         self.machines = self.world.setup.machines(self)
+        self._open_scopes()
         self._renewed(sent_s)
         keeper = self.agent.keeper
         if keeper is not None and keeper.alive and self.agent.lives > 1:
@@ -308,9 +309,11 @@ class Life:
         self._due = False
         inbox, self._inbox = self._inbox, []
         for target, event in inbox:
+            self.mirror.observe(event)
             for machine in self.machines:
                 if target is None or target is machine:
                     machine.observe(event, self.now())
+            self._open_scopes()
         for index, machine in enumerate(self.machines):
             decision = machine.decide(self.now())
             self._wake[index] = decision.wake_at_s
@@ -322,8 +325,7 @@ class Life:
                 self._execute(machine, effect)
                 if self.over:
                     return
-        for index, machine in enumerate(self.machines):
-            self._open(index, machine.scopes())
+        self._open_scopes()
         self._set_timer()
         if self._inbox:
             self._request_turn()
@@ -350,17 +352,16 @@ class Life:
 
     # --- scopes --------------------------------------------------------------------------------------
 
-    def _open(self, index: int, scopes: frozenset[Scope]) -> None:
-        """List a scope that this machine newly opened, and watch the union of both."""
-        opened = scopes - self._scopes.get(index, frozenset())
-        self._scopes[index] = scopes
-        union = frozenset().union(*self._scopes.values())
-        for scope in [scope for scope in self._watches if scope not in union]:
+    def _open_scopes(self) -> None:
+        """Know what the machines need to know now, and nothing else: a scope that is new is listed."""
+        scopes = frozenset[Scope]().union(*(machine.scopes() for machine in self.machines))
+        self.mirror.open(scopes)
+        for scope in [scope for scope in self._watches if scope not in scopes]:
             watch = self._watches.pop(scope)
             if watch is not None:
                 self.link.watches.discard(watch)
-        for scope in sorted(opened):
-            self._watches.setdefault(scope, None)
+        for scope in sorted(scopes - self._watches.keys()):
+            self._watches[scope] = None
             self._list(scope)
 
     def _list(self, scope: Scope, then: Callable[[], None] = lambda: None) -> None:

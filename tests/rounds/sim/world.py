@@ -51,7 +51,7 @@ def real_machines(life: Life) -> tuple[Machine, ...]:
         started_s=life.clock_s(),
         launch_id=agent.launch_id,
     )
-    return (Member(me, agent.world.setup.spec), Coordinator(me, agent.world.setup.spec))
+    return (Member(me, agent.world.setup.spec, life.mirror), Coordinator(me, agent.world.setup.spec, life.mirror))
 
 
 @dataclass(frozen=True, slots=True)
