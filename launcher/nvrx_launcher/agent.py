@@ -93,8 +93,6 @@ class _Agent:
 
     async def run(self) -> int:
         """Reach etcd, keep a keeper, live. Everything is ended in reverse order."""
-        for line in self._config.notices:
-            self._say(line)
         code = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._serve_signals, tasks.cancel_scope)

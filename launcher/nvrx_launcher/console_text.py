@@ -44,7 +44,7 @@ def render(notice: Notice, story: Story, palette: Palette, now_s: float) -> list
         case Waiting():
             return [f"waiting: {notice.sentence}{_at_most(notice, now_s)}"]
         case RoundRunning():
-            return _running(notice, palette)
+            return _running(notice, story, palette)
         case RankFailed():
             return _failed(notice, palette)
         case Interrupted():
@@ -68,14 +68,15 @@ def _at_most(notice: Waiting, now_s: float) -> str:
     return f" (at most {duration(notice.until_s - now_s)} more)"
 
 
-def _running(notice: RoundRunning, palette: Palette) -> list[str]:
+def _running(notice: RoundRunning, story: Story, palette: Palette) -> list[str]:
     here = "this node is a spare"
     if notice.assignment is not None:
         seat = notice.assignment.seat
         here = f"{rank_range(seat.first_rank, seat.slots)} here"
     size = f"{count(notice.world_size, 'rank')} on {count(notice.nodes, 'node')}"
     head = palette.success(f"round {notice.number} runs:")
-    why = [palette.quiet(notice.why)] if notice.why else []
+    # Who was here saw why the round before ended; who comes later has not.
+    why = [palette.quiet(f"since {notice.why}")] if notice.number > 0 and not story.rounds else []
     return [f"{head} {size}, {here}", *why]
 
 

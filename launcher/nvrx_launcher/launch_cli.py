@@ -45,7 +45,7 @@ def _launch(line: CommandLine) -> int:
     for notice in config.notices:
         _tell(f"{palette.quiet('note:')} {notice}")
 
-    from nvrx_launcher.agent import run  # type: ignore[import-not-found]  # noqa: PLC0415 - heavy
+    from nvrx_launcher.agent import run  # noqa: PLC0415 - heavy
 
     code: int = run(config)
     return code

@@ -85,8 +85,8 @@ def _who_killed(end: RankEnd, number: int) -> str:
 
 def evidence(end: RankEnd, *, most_lines: int = 5) -> list[str]:
     """What is known beside how a rank ended: its exception and place, else its last lines on stderr."""
-    lines = [clean(end.detail)] if end.detail else []
     error = end.error
+    lines = [clean(end.detail)] if end.detail and _says_more(end) else []
     if error is None:
         lines.extend(f"| {clean(line)}" for line in last_lines(end.last_lines, most_lines))
         return lines
@@ -100,6 +100,11 @@ def evidence(end: RankEnd, *, most_lines: int = 5) -> list[str]:
         place = f"{error.file}:{error.line}" if error.line else error.file
         lines.append(f"at {place}" + (f" in {error.function}" if error.function else ""))
     return lines
+
+
+def _says_more(end: RankEnd) -> bool:
+    """Whether the detail is more than the exception or the signal that is shown beside it."""
+    return end.error is None and (end.signal is None or end.detail != signal_name(end.signal))
 
 
 def last_lines(lines: Sequence[str], most: int) -> list[str]:

@@ -51,6 +51,7 @@ from nvrx_async.rounds.ladder import Verdict, next_level
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.root import find_root
 from nvrx_async.rounds.seal import Forming, Sealed, Wait, seal, unclear
+from nvrx_async.rounds.sentences import node_fault
 
 FAILED = 1
 NEVER_READY = 3
@@ -317,7 +318,7 @@ class Coordinator:
 
     def _interrupt_lost(self, now: Now, now_round: Round, office: _Office, seat: Seat) -> str:
         keys, number = office.keys, now_round.number
-        reason = f"node {seat.node_id} ({seat.host}) is lost: its lease ended"
+        reason = node_fault(FaultKind.NODE_LOST, seat.host, "its lease ended")
         key = keys.interrupt(number)
         interrupt = Interrupt(self._me.node_id, FaultKind.NODE_LOST, seat.node_id, reason, now.utc)
         when = (CreatedAt(key, 0), self._at(keys.node(seat.node_id)))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from nvrx_async.job.records import FaultKind, JobSpec, Ledger, Level, Root
+from nvrx_async.job.records import EndedBy, FaultKind, JobSpec, Ledger, Level, Root
 
 START_RETRIES = 2
 """Tries after a first failed start, and never more than `--max-restarts` would give."""
@@ -65,17 +65,20 @@ def next_level(ledger: Ledger, root: Root, policy: JobSpec, *, nothing_ready: bo
 def _failed_to_start(root: Root, *, nothing_ready: bool) -> bool:
     if root.kind is FaultKind.START_FAILED:
         return True
-    return nothing_ready if root.end is None else not root.end.ready
+    if root.end is None:
+        return nothing_ready
+    # Whom somebody else killed had not failed to start.
+    return not root.end.ready and root.end.by is not EndedBy.SOMEONE_ELSE
 
 
 def _after_failed_start(ledger: Ledger, policy: JobSpec) -> Verdict:
     budget = min(START_RETRIES, policy.max_restarts)
     spent = replace(ledger, start_failures=ledger.start_failures + 1)
     if spent.start_failures <= budget:
-        reason = f"the start failed, retry {spent.start_failures} of {budget} for failed starts"
+        reason = f"failed before it was ready: retry {spent.start_failures} of {budget} for that"
         return Verdict(Level.IN_JOB, reason, spent)
     hint = "a training that never got ready will hardly do so by itself: see the log of the rank named"
-    return _stop(f"the start failed {spent.start_failures} times in a row", spent, hint)
+    return _stop(f"failed {spent.start_failures} times before it was ready", spent, hint)
 
 
 def _after_failure(ledger: Ledger, policy: JobSpec) -> Verdict:

@@ -63,7 +63,8 @@ from nvrx_async.rounds.events import (
 )
 from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.mirror import Mirror
-from nvrx_async.rounds.own import InFlight, OwnRanks, Registration, ended
+from nvrx_async.rounds.own import InFlight, OwnRanks, Registration
+from nvrx_async.rounds.sentences import node_fault, rank_ended
 
 USAGE = 2
 REQUEUE = 75
@@ -296,9 +297,9 @@ class Member:
         if fault is not None:
             kind, sentence, end = fault
             self._stop(ranks, grace=True, reason=sentence)
-            if end is not None:
-                self._tell_once(("failed", number), RankFailed(number, end, self._me.host))
             if interrupt is None:
+                if end is not None:
+                    self._tell_once(("failed", number), RankFailed(number, end, self._me.host))
                 return self._interrupt(now, now_round, registered, kind, sentence, end)
         if not ranks.gone:
             return "ranks are being stopped" if ranks.stopping else "ranks are running"
@@ -308,12 +309,12 @@ class Member:
 
     def _fault_seen(self, ranks: OwnRanks) -> tuple[FaultKind, str, RankEnd | None] | None:
         if ranks.keeper_lost:
-            return FaultKind.KEEPER_LOST, f"the keeper on {self._me.host} died, and its ranks with it", None
+            return FaultKind.KEEPER_LOST, node_fault(FaultKind.KEEPER_LOST, self._me.host, ""), None
         end = ranks.failure
         if end is not None and end.kind is not None:
-            return end.kind, f"rank {end.rank} on {self._me.host} {ended(end)}", end
+            return end.kind, f"rank {end.rank} on {self._me.host} {rank_ended(end)}", end
         if ranks.gone and not ranks.finished and not ranks.stopping:
-            return FaultKind.START_FAILED, f"{self._me.host} could not run its ranks", None
+            return FaultKind.START_FAILED, node_fault(FaultKind.START_FAILED, self._me.host, ""), None
         return None
 
     def _interrupt(

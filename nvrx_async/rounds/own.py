@@ -56,14 +56,3 @@ class InFlight:
     tag: str
     round: int = -1
     joins: int = -1
-
-
-def ended(end: RankEnd) -> str:
-    """How a rank ended, as part of a sentence."""
-    if end.kind is FaultKind.START_FAILED:
-        return f"could not be started: {end.detail}"
-    if end.error is not None:
-        return f"raised {end.error.type}: {end.error.message}"
-    if end.signal is not None:
-        return f"was ended by signal {end.signal}"
-    return f"exited with {end.exit_code}"

@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nvrx_async.faults import fingerprint, missed_ranks, peer, signal_name
+from nvrx_async.faults import fingerprint, missed_ranks, peer
 from nvrx_async.job.records import EndedBy, Fault, FaultKind, Interrupt, RankEnd, Root, Seat
+from nvrx_async.rounds.sentences import first_line, node_fault, rank_ended
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -119,12 +120,12 @@ def _of_nodes(
     for fault in faults.values():
         told = {end.kind for end in fault.ends}
         if fault.kind and fault.kind not in _VICTIMS and fault.kind not in told:
-            sentence = _of_node(fault.kind, fault.host, fault.detail)
+            sentence = node_fault(fault.kind, fault.host, fault.detail)
             yield _Candidate(fault.kind, fault.node_id, fault.host, sentence)
     for node_id, reason in missing.items():
         kind = FaultKind.NODE_LEFT if node_id == left else FaultKind.NODE_LOST
         host = hosts.get(node_id, node_id)
-        yield _Candidate(kind, node_id, host, _of_node(kind, host, reason))
+        yield _Candidate(kind, node_id, host, node_fault(kind, host, reason))
 
 
 def _unseen(
@@ -137,7 +138,7 @@ def _unseen(
     if fault and not interrupt.kind.is_membership and _accounted(fault, interrupt.rank):
         return
     host = _host(interrupt.node_id, seats)
-    sentence = interrupt.reason or _of_node(interrupt.kind, host, "")
+    sentence = interrupt.reason or node_fault(interrupt.kind, host, "")
     rank = -1 if interrupt.rank is None else interrupt.rank
     yield _Candidate(interrupt.kind, interrupt.node_id, host, sentence, rank=rank)
 
@@ -261,52 +262,11 @@ def _unexplained(ends: Sequence[_Seen], interrupt: Interrupt | None) -> Root:
 
 
 def _ended(seen: _Seen) -> str:
-    """One rank's end as a sentence."""
-    end = seen.end
-    detail = f": {end.detail}" if end.detail else ""
-    by_kind = {
-        FaultKind.HARDWARE: f"met a hardware fault{detail}",
-        FaultKind.OUT_OF_MEMORY: "was killed by the kernel, out of memory",
-        FaultKind.START_FAILED: f"could not be started{detail}",
-        FaultKind.STORAGE: f"failed on storage: {_raised(end) if end.error else end.detail}",
-    }
-    how = by_kind.get(end.kind) if end.kind else None
-    return f"{seen.name} {how or _status(end)}"
-
-
-def _status(end: RankEnd) -> str:
-    if end.error:
-        return f"raised {_raised(end)}"
-    if end.signal is not None:
-        killer = " by someone else" if end.by is EndedBy.SOMEONE_ELSE else ""
-        return f"was killed by {signal_name(end.signal)}{killer}"
-    said = f": {end.last_lines[-1]}" if end.last_lines else ""
-    return f"exited with code {end.exit_code}{said}"
-
-
-def _raised(end: RankEnd) -> str:
-    error = end.error
-    if error is None:
-        return ""
-    place = f" ({error.file.rpartition('/')[2]}:{error.line})" if error.file else ""
-    return f"{error.type}: {_first_line(error.message)}".removesuffix(": ") + place
-
-
-def _of_node(kind: FaultKind, host: str, detail: str) -> str:
-    """One node's fault as a sentence."""
-    heads = {
-        FaultKind.NODE_LOST: f"node {host} lost",
-        FaultKind.NODE_LEFT: f"node {host} left",
-        FaultKind.KEEPER_LOST: f"node {host} lost the keeper of its ranks",
-        FaultKind.FENCED: f"node {host} stopped its ranks, since it could not renew its lease in time",
-        FaultKind.START_FAILED: f"node {host} could not start its ranks",
-    }
-    head = heads.get(kind, f"node {host} reported {kind.value.replace('_', ' ')}")
-    return f"{head}: {detail}" if detail else head
+    return f"{seen.name} {rank_ended(seen.end)}"
 
 
 def _evidence(end: RankEnd) -> str:
-    return end.detail or (_first_line(end.error.message) if end.error else "no message")
+    return end.detail or (first_line(end.error.message) if end.error else "no message")
 
 
 def _says(interrupt: Interrupt | None, kind: FaultKind) -> bool:
@@ -334,10 +294,6 @@ def _ranks(ranks: Sequence[int]) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return f"ranks {', '.join(str(rank) for rank in ranks[:8])}{' …' if len(ranks) > 8 else ''}"  # noqa: PLR2004 - as many as a line holds
-
-
-def _first_line(text: str) -> str:
-    return text.split("\n", 1)[0]
 
 
 def _shortened(text: str) -> str:

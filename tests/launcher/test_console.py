@@ -104,7 +104,6 @@ def test_one_job_with_a_restart_from_start_to_end(tmp_path):
         nvrx 12:00:00 this node is gpu07 at 10.0.0.7 with 2 ranks
         nvrx 12:00:01 waiting: 1 of 2 nodes joined; missing: gpu08 (at most 10 min more)
         nvrx 12:00:07 round 0 runs: 4 ranks on 2 nodes, ranks 0-1 here
-            first start
         nvrx 12:00:14 rank 1 on gpu07 exited with code 1, 6.8 s into round 0
             RuntimeError: loss is not finite at step 57
             at train_ddp.py:57 in train_step
@@ -112,7 +111,6 @@ def test_one_job_with_a_restart_from_start_to_end(tmp_path):
         nvrx 12:00:14 round 0 failed: rank 1 on gpu07 raised RuntimeError
             next: round 1 with new processes on the same nodes (restart 1 of 3)
         nvrx 12:00:15 round 1 runs: 4 ranks on 2 nodes, ranks 0-1 here
-            restart 1 of 3
 
         nvrx 12:03:12 job my-run finished after 1 restart
             rounds  0   7.0 s        4 ranks: rank 1 on gpu07 raised RuntimeError

@@ -112,7 +112,7 @@ def test_a_failed_start_has_its_own_small_budget(why, nothing_ready):
     assert tries == START_RETRIES
     assert ledger.restarts == 0
     assert (verdict.level, verdict.exit_code) == (Level.STOP, 1)
-    assert "the start failed 3 times" in verdict.reason
+    assert "failed 3 times before it was ready" in verdict.reason
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,154 @@
+"""What a test leaves behind: processes, descriptors, threads, shared memory. Looked at before and after, in full.
+
+A process counts when it is a child of this one, or carries the mark of this test session in its environment,
+however far it moved away (`setsid`, double fork, parent dead). What a fixture of a wider scope brings up is its
+own until that fixture is gone. gRPC needs no exemption: a closed channel or server gives back its poller thread,
+its event descriptors and its sockets.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+MARK = "NVRX_TEST_SESSION"
+SETTLE_S = 3.0
+"""Bound for what is on its way out when a test ends: a killed process to vanish, a thread to return."""
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What exists at a moment. Processes by pid and start (clock ticks), descriptors by number and target."""
+
+    processes: frozenset[tuple[int, int]]
+    descriptors: frozenset[tuple[int, str]]
+    threads: frozenset[threading.Thread]
+    shared_memory: frozenset[str]
+
+    def __or__(self, other: Resources) -> Resources:
+        return Resources(
+            self.processes | other.processes,
+            self.descriptors | other.descriptors,
+            self.threads | other.threads,
+            self.shared_memory | other.shared_memory,
+        )
+
+    def __sub__(self, other: Resources) -> Resources:
+        return Resources(
+            self.processes - other.processes,
+            self.descriptors - other.descriptors,
+            self.threads - other.threads,
+            self.shared_memory - other.shared_memory,
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.processes or self.descriptors or self.threads or self.shared_memory)
+
+
+def take(mark: str) -> Resources:
+    """Look at everything."""
+    return Resources(
+        frozenset(_processes(mark)),
+        frozenset(_descriptors()),
+        frozenset(threading.enumerate()),
+        frozenset(os.listdir(SHARED_MEMORY)) if SHARED_MEMORY.exists() else frozenset(),
+    )
+
+
+def left_over(mark: str, allowed: Resources) -> list[str]:
+    """Names of all that is there and not allowed, after what is on its way out had SETTLE_S to leave."""
+    left = take(mark) - allowed
+    if left:
+        gc.collect()  # what only a reference cycle holds is no leak of the product
+    deadline = time.monotonic() + SETTLE_S
+    while left and time.monotonic() < deadline:
+        time.sleep(0.01)  # descriptors of gRPC's own threads and orphans' exits announce themselves to nobody
+        left = take(mark) - allowed
+    return sorted(_described(left))
+
+
+def _described(left: Resources) -> Iterator[str]:
+    yield from (f"process {pid}: {_command(pid)}" for pid, _ in left.processes)
+    yield from (f"descriptor {number}: {target}" for number, target in left.descriptors)
+    yield from (f"thread {thread.name}" for thread in left.threads)
+    yield from (f"/dev/shm/{name}" for name in left.shared_memory if not _is_someone_elses(name))
+
+
+# Processes
+
+
+def _processes(mark: str) -> Iterator[tuple[int, int]]:
+    needle, me = f"{MARK}={mark}".encode(), os.getpid()
+    for pid in _all_processes():
+        try:
+            parent, started = _stat(pid)
+            environment = b"" if parent == me else Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:  # it ended meanwhile, or is another user's
+            continue
+        if parent == me or needle in environment.split(b"\0"):
+            yield pid, started
+
+
+def _all_processes() -> list[int]:
+    """All but this one."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+
+
+def _stat(pid: str | int) -> tuple[int, int]:
+    """Parent and start: fields 4 and 22 of proc(5), counted behind the command, which may hold anything."""
+    fields = (
+        Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    )
+    return int(fields[1]), int(fields[19])
+
+
+def _command(pid: int) -> str:
+    try:
+        state = (
+            Path(f"/proc/{pid}/stat")
+            .read_text(encoding="utf-8", errors="replace")
+            .rpartition(")")[2]
+            .split()[0]
+        )
+        words = (
+            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        )
+    except OSError:
+        return "(gone meanwhile)"
+    return words or f"(state {state}: nobody waited for it)"
+
+
+# Descriptors, threads, shared memory
+
+
+def _descriptors() -> Iterator[tuple[int, str]]:
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except FileNotFoundError:  # the descriptor that listed the folder
+            continue
+        yield int(name), target
+
+
+def _is_someone_elses(name: str) -> bool:
+    """Whether it vanished meanwhile, or a process that is not of this session has it open."""
+    path = SHARED_MEMORY / name
+    if not path.exists():
+        return True
+    return any(_holds(pid, str(path)) for pid in _all_processes())
+
+
+def _holds(pid: int, path: str) -> bool:
+    try:
+        targets = [os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")]
+        maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return path in maps or any(target.startswith(path) for target in targets)
