@@ -359,7 +359,7 @@ class Life:
         for scope in [scope for scope in self._watches if scope not in scopes]:
             watch = self._watches.pop(scope)
             if watch is not None:
-                self.link.watches.discard(watch)
+                self.link.watches.pop(watch, None)
         for scope in sorted(scopes - self._watches.keys()):
             self._watches[scope] = None
             self._list(scope)
@@ -380,7 +380,7 @@ class Life:
         """All watches are lost: scopes are listed anew, what changed meanwhile is only seen as the new state."""
         for scope, watch in list(self._watches.items()):
             if watch is not None:
-                self.link.watches.discard(watch)
+                self.link.watches.pop(watch, None)
                 self._watches[scope] = None
                 self._list(scope)
 

@@ -231,7 +231,7 @@ class Checks:
         own = [
             end_of_rank.kind
             for at_s, report in sealed.reports.values()
-            if at_s < old_enough
+            if at_s < old_enough and report.kind is None
             for end_of_rank in report.ends
             if end_of_rank.kind in OWN and end_of_rank.by is not EndedBy.US
         ]

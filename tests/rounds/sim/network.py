@@ -27,7 +27,7 @@ class Link:
         self._store = store
         self._process = process
         self._timeline: Timeline = process.host.timeline
-        self.watches: set[Watch] = set()
+        self.watches: dict[Watch, None] = {}  # in order of age: the model is deterministic
         self.closed = False
         self.lag_s = 0.0
         store.listeners.append(self._changed)
@@ -99,7 +99,7 @@ class Link:
         while position and self._store.log[position - 1].mod_revision > listing.revision:
             position -= 1
         watch = Watch(scope, position, deliver)
-        self.watches.add(watch)
+        self.watches[watch] = None
         self._schedule(watch)
         return watch
 

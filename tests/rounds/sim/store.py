@@ -11,6 +11,7 @@ from nvrx_async.etcd.types import (
     CreatedAt,
     Delete,
     Deleted,
+    Empty,
     Exists,
     KeyValue,
     Listing,
@@ -108,8 +109,10 @@ class Store:
                     self.revoke(lease)
 
     def _holds(self, compare: Compare) -> bool:
-        held = self.keys.get(compare.key)
+        held = None if isinstance(compare, Empty) else self.keys.get(compare.key)
         match compare:
+            case Empty(scope=scope):
+                return not any(scope.covers(key) for key in self.keys)
             case Exists():
                 return held is not None
             case ModifiedAt():
