@@ -13,6 +13,7 @@ from anyio.abc import TaskGroup
 from nvrx_async.etcd.errors import EtcdError
 from nvrx_async.etcd.types import Listing, Scope, Txn
 from nvrx_async.job.keys import AttemptKeys
+from nvrx_async.rounds.committer import Committer
 from nvrx_async.rounds.drivers import Ranks, Store
 from nvrx_async.rounds.effects import (
     Campaign,
@@ -43,9 +44,6 @@ from nvrx_async.rounds.events import (
 )
 from nvrx_async.rounds.mirror import Mirror
 
-FIRST_BACKOFF_S = 0.02
-LAST_BACKOFF_S = 1.0
-
 
 class Interpreter:
     """Runs the machines of one life until one of them says Finish."""
@@ -71,7 +69,7 @@ class Interpreter:
         self._send, self._receive = anyio.create_memory_object_stream[tuple[Machine | None, Event]](
             float("inf")
         )
-        self._refusals: dict[str, int] = {}
+        self._committer = Committer(store)
         self._finish: Finish | None = None
 
     def tell(self, event: Event) -> None:
@@ -161,40 +159,11 @@ class Interpreter:
         return PortReserved(number, await self._ranks.reserve_port(number))
 
     async def _commit(self, machine: Machine, tag: str, txns: Sequence[Txn]) -> None:
-        """Commit in order. If one is refused, or nobody knows, the machine sees all keys anew before it decides."""
-        taken: list[tuple[Txn, int]] = []
-        try:
-            for txn in txns:
-                result = await self._store.commit(txn)
-                if not result.succeeded:
-                    break
-                taken.append((txn, result.revision))
-        except EtcdError:
-            pass  # did not happen, or unknown: what etcd holds decides, and it is read below
-        if len(taken) == len(txns):
-            self._refusals.pop(tag, None)
-            self._send.send_nowait((machine, Committed(tag, tuple(taken))))
-            return
-        await anyio.sleep(self._backoff(tag))
-        for listing in await self._relist():
+        taken, listings = await self._committer.commit(tag, txns)
+        for listing in listings:
             self.tell(Listed(listing))
-        self._send.send_nowait((machine, Refused(tag)))
-
-    async def _relist(self) -> tuple[Listing, ...]:
-        """Read all keys anew. While etcd is out of reach, the lease's end bounds this life, not a count."""
-        failures = 0
-        while True:
-            try:
-                return await self._store.relist()
-            except EtcdError:
-                failures += 1
-                await anyio.sleep(_pause_s(failures))
-
-    def _backoff(self, tag: str) -> float:
-        """A first refusal is decided anew at once; repeated ones wait longer and longer."""
-        count = self._refusals.get(tag, 0)
-        self._refusals[tag] = count + 1
-        return _pause_s(count)
+        outcome: Event = Committed(tag, taken) if len(taken) == len(txns) else Refused(tag)
+        self._send.send_nowait((machine, outcome))
 
     async def _revoke(self, lease: int) -> None:
         try:
@@ -213,7 +182,3 @@ def _spelled(decision: Decision) -> str:
     """The sentence and what is done by it, for the agent's log."""
     names = ", ".join(type(effect).__name__ for effect in decision.effects if not isinstance(effect, Notify))
     return f"{decision.reason} [{names}]" if names else decision.reason
-
-
-def _pause_s(failures: int) -> float:
-    return 0.0 if failures == 0 else min(FIRST_BACKOFF_S * 2 ** min(failures - 1, 10), LAST_BACKOFF_S)

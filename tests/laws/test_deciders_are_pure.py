@@ -28,13 +28,13 @@ FORBIDDEN_CALLS |= {
 }
 
 ROOMS = {"nvrx_async.rounds", "nvrx_async.faults"}
-INTERPRETER = "nvrx_async.rounds.interpreter"
+INTERPRETER = {"nvrx_async.rounds.interpreter", "nvrx_async.rounds.committer"}
 RECORDS = {"nvrx_async.job.records", "nvrx_async.job.keys", "nvrx_async.job.codec", "nvrx_async.etcd.types"}
 DECIDERS = [
     module
     for module in modules()
     if module.name in RECORDS
-    or (module.room in ROOMS and module.name != INTERPRETER and "inject" not in module.name)
+    or (module.room in ROOMS and module.name not in INTERPRETER and "inject" not in module.name)
     if not (module.is_package and module.room == module.name)  # a room's front door may show its interpreter
 ]
 

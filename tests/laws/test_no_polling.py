@@ -13,7 +13,8 @@ ALLOWED = {
     "nvrx_async.etcd.contact.first_answer": ETCD_IS_AWAY,
     "nvrx_async.etcd.election.lead": ETCD_IS_AWAY,
     "nvrx_async.etcd.feed._run": ETCD_IS_AWAY,
-    "nvrx_async.rounds.interpreter._relist": ETCD_IS_AWAY,
+    "nvrx_async.rounds.committer._relist": ETCD_IS_AWAY,
+    "nvrx_launcher.agent._begin": ETCD_IS_AWAY,
 }
 """`module.function` of a sleep in a loop that is no poll, with the reason. A timer for a moment that was decided is
 no sleep: `anyio.sleep_until`."""
