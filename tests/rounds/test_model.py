@@ -153,4 +153,4 @@ def test_the_model_sees_ranks_that_outlive_their_deadline() -> None:
     """With a keeper that ignores T, a frozen agent's ranks still run when the next round starts."""
     faults = [Fault(6.0, "freeze", 1, 25.0)]
     with pytest.raises(Violation, match="lives"):
-        play(Setup(agents=3, work_s=40.0, without_deadline=True), 3, faults)
+        play(Setup(agents=3, work_s=40.0, past_deadline_s=60.0), 3, faults)

@@ -119,7 +119,6 @@ class Agent(Process):
 
     def _spawn_keeper(self) -> None:
         self.generation += 1
-        spec = self.world.setup.spec
         self.keeper = Keeper(
             host=self.host,
             node_id=self.node_id,
@@ -129,8 +128,7 @@ class Agent(Process):
             kill_delay_s=self.world.kill_delay_s,
             grace_s=self.world.setup.grace_s,
         )
-        self.keeper.ignores_deadline = self.world.setup.without_deadline
-        assert spec.kill_time_s > 0
+        self.keeper.past_deadline_s = self.world.setup.past_deadline_s
         generation = self.generation
         self.after(KEEPER_STARTS_S, lambda: self._keeper_ready(generation))
 
@@ -194,7 +192,7 @@ class Life:
         self._timer: Timer | None = None
         self._watches: dict[Scope, Watch | None] = {}
         self._turns: list[float] = []
-        self._renewal = 0
+        self._sent_s = 0.0
         self._grant()
 
     def clock_s(self) -> float:
@@ -260,10 +258,13 @@ class Life:
                 self._renewed(sent_s)
             self._schedule_renewal() if alive else self.agent.after(0.2, self._renew)
 
-        lease = self.lease
-        self.link.request(
-            lambda: self.world.store.renew(lease), answered, timeout_s=self.world.setup.spec.lease_ttl_s / 3
-        )
+        def late(alive: bool) -> None:
+            if alive and self.world.setup.credits_late_answers and not self.over:
+                self._renewed(self._sent_s)
+
+        self._sent_s = sent_s
+        lease, timeout_s = self.lease, self.world.setup.spec.lease_ttl_s / 3
+        self.link.request(lambda: self.world.store.renew(lease), answered, timeout_s=timeout_s, late=late)
 
     def _renewed(self, sent_s: float) -> None:
         spec = self.world.setup.spec

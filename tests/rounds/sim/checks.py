@@ -103,6 +103,8 @@ class Checks:
 
     def _attempt_key(self, attempt: int, parts: list[str], change: Change) -> None:
         kind = parts[0]
+        if isinstance(change, KeyValue) and kind != "election" and attempt < self.current_attempt():
+            self.fail(f"{change.key} was written after attempt {self.current_attempt()} had begun")
         if kind == "rounds" and len(parts) > 2:
             self._round_key(attempt, int(parts[1]), parts[2:], change)
         elif isinstance(change, Deleted):

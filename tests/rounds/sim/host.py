@@ -23,6 +23,8 @@ class Host:
     offset_s: float = 0.0
     cut: bool = False
     answers_lost: bool = False
+    requests_lost: bool = False
+    answer_delay_s: float = 0.0
     flaky: bool = False
     frozen: bool = False
     next_pid: int = 100

@@ -11,6 +11,7 @@ from rounds.sim.host import Host, Process
 from rounds.sim.timeline import Timer
 
 UNKILLABLE_S = 10.0
+FOREVER_S = 1e9
 SIGKILL = 9
 SIGTERM = 15
 
@@ -106,7 +107,7 @@ class Group:
 
 
 class Keeper(Process):
-    """Starts, fences and kills ranks. `tell` brings an event to its agent, `began` tells the model of a rank."""
+    """Starts, fences and kills ranks. `past_deadline_s` makes it break its own rule. `tell` brings an event to its agent, `began` tells the model of a rank."""
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class Keeper(Process):
         self.node_id = node_id
         self.generation = generation
         self.good_until_s = float("-inf")
-        self.ignores_deadline = False
+        self.past_deadline_s = 0.0
         self.groups: dict[int, Group] = {}
         self._tell = tell
         self._began = began
@@ -140,14 +141,14 @@ class Keeper(Process):
         self.good_until_s = good_until_s
         if self._deadline is not None:
             self._deadline.cancel()
-        self._deadline = self.at_clock(good_until_s, self._fence)
+        self._deadline = self.at_clock(min(good_until_s + self.past_deadline_s, FOREVER_S), self._fence)
 
     def start(self, assignment: Assignment, generation: int) -> None:
         """Start the ranks, unless the order is for another keeper or comes at or after the deadline."""
         if self.groups.get(assignment.round) is not None:
             return
         group = self.groups[assignment.round] = Group(assignment)
-        late = self.host.clock_s() >= self.good_until_s and not self.ignores_deadline
+        late = self.host.clock_s() >= self.good_until_s + self.past_deadline_s
         if generation != self.generation or late:
             kind = FaultKind.FENCED if late else FaultKind.START_FAILED
             group.told = True
@@ -188,9 +189,8 @@ class Keeper(Process):
             rank.kill(self._kill_delay_s(), FaultKind.KEEPER_LOST)
 
     def _fence(self) -> None:
-        if not self.ignores_deadline:
-            for group in self.groups.values():
-                self._kill(group, FaultKind.FENCED, grace=False)
+        for group in self.groups.values():
+            self._kill(group, FaultKind.FENCED, grace=False)
 
     def _kill(self, group: Group, why: FaultKind, *, grace: bool) -> None:
         for rank in group.alive:

@@ -42,19 +42,28 @@ class Link:
         self._store.listeners.remove(self._changed)
 
     def request(
-        self, serve: Callable[[], R], answer: Callable[[R | None], None], timeout_s: float = REQUEST_TIMEOUT_S
+        self,
+        serve: Callable[[], R],
+        answer: Callable[[R | None], None],
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        late: Callable[[R], None] = lambda _: None,
     ) -> None:
-        """Have the store do something; `answer` gets its result, or None when the outcome is unknown."""
+        """Have the store do something; `answer` gets its result, or None when the outcome is unknown.
+
+        `late` gets a result that comes after that.
+        """
         answered = False
 
         def once(result: R | None) -> None:
             nonlocal answered
+            if answered and result is not None:
+                late(result)
             if not answered and not self.closed:
                 answered = True
                 answer(result)
 
         def arrive() -> None:
-            if not self.reachable:
+            if not self.reachable or self._process.host.requests_lost:
                 if self._timeline.random.random() < 0.15:
                     self._timeline.after(self._timeline.random.uniform(0.1, LATE_S), arrive_late)
                 return
@@ -67,7 +76,8 @@ class Link:
         def back(result: R) -> None:
             lost = self._process.host.flaky and self._timeline.random.random() < FLAKY
             if not self._process.host.answers_lost and not lost:
-                self._timeline.after(self._timeline.latency_s(), lambda: returned(result))
+                delay_s = self._timeline.latency_s() + self._process.host.answer_delay_s
+                self._timeline.after(delay_s, lambda: returned(result))
 
         def returned(result: R) -> None:
             if self.reachable:

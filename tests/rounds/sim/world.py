@@ -56,7 +56,11 @@ def real_machines(life: Life) -> tuple[Machine, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a model is made of. `work_s`: how long an undisturbed round trains until all ranks exit with 0."""
+    """What a model is made of. `work_s`: how long an undisturbed round trains until all ranks exit with 0.
+
+    `past_deadline_s` and `credits_late_answers` take rules away that are not the machines': keepers kill so
+    much later than T; an answer that comes after its time-out is taken for the answer to the next renewal.
+    """
 
     agents: int = 2
     spec: JobSpec = SPEC
@@ -70,7 +74,8 @@ class Setup:
     node_ids: tuple[str, ...] = ()
     drift: bool = True
     slow_network: float = 0.03
-    without_deadline: bool = False
+    past_deadline_s: float = 0.0
+    credits_late_answers: bool = False
     machines: Callable[[Life], tuple[Machine, ...]] = real_machines
 
     def with_spec(self, **changes: object) -> Setup:
