@@ -26,6 +26,7 @@ def setups(draw: st.DrawFn) -> Setup:
         agents=agents,
         launch_id=draw(st.sampled_from(["launch.0", None])),
         slots=draw(st.integers(1, 2)),
+        fixed_ids=draw(st.booleans()),
         work_s=draw(st.sampled_from([8.0, 20.0])),
         slow_network=draw(st.sampled_from([0.03, 0.3, 0.8])),
         late_s=() if together else tuple(draw(st.sampled_from([0.0, 0.5, 5.0, 15.0])) for _ in range(agents)),

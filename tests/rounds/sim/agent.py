@@ -193,6 +193,8 @@ class Life:
         self._watches: dict[Scope, Watch | None] = {}
         self._turns: list[float] = []
         self._sent_s = 0.0
+        self._acknowledged_s = 0.0
+        self._lost = False
         self._grant()
 
     def clock_s(self) -> float:
@@ -245,18 +247,20 @@ class Life:
         """One renewal in flight; an answer that comes after the time-out is never credited."""
         if self.over:
             return
+        if self.clock_s() >= self._acknowledged_s + self.world.setup.spec.lease_ttl_s:
+            self._lose("no renewal was acknowledged for its TTL")
+            return
         sent_s = self.clock_s()
 
         def answered(alive: bool | None) -> None:
             if self.over:
                 return
             if alive is False:
-                self.world.tell(self.agent, "lease lost")
-                self.enqueue(LeaseLost())
+                self._lose("the store says so")
                 return
             if alive:
                 self._renewed(sent_s)
-            self._schedule_renewal() if alive else self.agent.after(0.2, self._renew)
+            self._schedule_renewal() if alive else self.agent.after(0.15, self._renew)
 
         def late(alive: bool) -> None:
             if alive and self.world.setup.credits_late_answers and not self.over:
@@ -266,7 +270,14 @@ class Life:
         lease, timeout_s = self.lease, self.world.setup.spec.lease_ttl_s / 3
         self.link.request(lambda: self.world.store.renew(lease), answered, timeout_s=timeout_s, late=late)
 
+    def _lose(self, because: str) -> None:
+        """The session is over for good; its lease is left to itself, since it may be gone or not."""
+        self.world.tell(self.agent, f"lease lost: {because}")
+        self._lost = True
+        self.enqueue(LeaseLost())
+
     def _renewed(self, sent_s: float) -> None:
+        self._acknowledged_s = sent_s
         spec = self.world.setup.spec
         good_until_s = sent_s + spec.lease_ttl_s - (spec.kill_time_s + MARGIN_S)
         if self.agent.keeper is not None:
@@ -527,7 +538,8 @@ class Life:
     def _finish(self, effect: Finish) -> None:
         lease = self.lease
         self.world.checks.finishing(self, effect)
-        self.link.request(lambda: self.world.store.revoke(lease), lambda _: None)
+        if not self._lost:
+            self.link.request(lambda: self.world.store.revoke(lease), lambda _: None)
         self.close()
         if not effect.again:
             self.agent.exit(effect.exit_code, effect.reason)

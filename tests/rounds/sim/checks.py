@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 RUN_ID = "job"
 STRENGTH = {kind: place for place, kind in enumerate(FaultKind)}
+USAGE = 2
 OWN = frozenset(list(FaultKind)[: STRENGTH[FaultKind.START_FAILED] + 1])
 """Faults that stand for themselves; of the weaker ones find_root may take another than the first."""
 SEEN_BY_ALL_S = 3.0
@@ -111,7 +112,10 @@ class Checks:
             if kind in ("job", "outcome", "round"):
                 self.fail(f"{change.key} was deleted")
         elif kind == "nodes":
-            self.incarnations[decode(Node, change.key, change.value).incarnation] = attempt
+            node = decode(Node, change.key, change.value)
+            self.incarnations[node.incarnation] = attempt
+            if not self._world.agents_named(node.node_id):
+                self.fail(f"{node.incarnation} gave way to an earlier life of its own: it took the id {node.node_id}")
         elif kind == "outcome":
             self._outcome(attempt, change)
         elif kind == "round":
@@ -295,6 +299,9 @@ class Checks:
 
     def exited(self, agent: Agent, reason: str) -> None:
         self.exits.append((agent, reason))
+        own_id = self._world.agents_named(agent.node_id)
+        if agent.exit_code == USAGE and len(own_id) == 1:
+            self.fail(f"{agent.node_id} was refused: {reason}")
 
     def finishing(self, life: Life, effect: Finish) -> None:
         """A life ends by its own will: nothing that it started may live."""

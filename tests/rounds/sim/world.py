@@ -218,8 +218,15 @@ class World:
             if old.alive:
                 return
             self.past_agents.append(old)
-        node_id = self.setup.node_ids[slot] if self.setup.node_ids else f"n{slot}"
-        self.agents[slot] = Agent(self, self.hosts[slot], slot, node_id, launch_id or self.setup.launch_id)
+        launch_id = launch_id or self.setup.launch_id
+        self.agents[slot] = Agent(self, self.hosts[slot], slot, self._node_id(slot), launch_id)
+
+    def _node_id(self, slot: int) -> str:
+        return self.setup.node_ids[slot] if self.setup.node_ids else f"n{slot}"
+
+    def agents_named(self, node_id: str) -> list[int]:
+        """Slots of the agents that wish for this node id."""
+        return [slot for slot in range(self.setup.agents) if self._node_id(slot) == node_id]
 
     def crash(self, slot: int) -> None:
         if slot in self.agents:
