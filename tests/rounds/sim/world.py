@@ -129,6 +129,8 @@ class Training:
 
     def _lose_connection(self, rank: Rank) -> None:
         """A peer is gone: half of the ranks see it and raise, the others hang until a collective times out."""
+        if rank.deaf:
+            return
         chance = self._world.timeline.random
         kind, error, after_s = _CONNECTION_LOST if chance.random() < 0.5 else _TIMED_OUT
 
