@@ -199,6 +199,7 @@ class _Agent:
             lease=lease,
             started_s=boottime_s(),
             launch_id=self._config.launch_id,
+            takeover=self._config.takeover,
             order=node.order,
         )
 
