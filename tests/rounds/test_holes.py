@@ -164,7 +164,7 @@ def test_h3_a_requeue_waits_until_the_old_attempt_is_surely_dead(
     setup = Setup(agents=3, late_s=(0.0, 0.1, 1e6), work_s=60.0, past_deadline_s=SPEC.outage_limit_s)
     world = running(setup.with_spec(min_nodes=1), seed=3)
     for slot in (0, 1):
-        world.cut(slot, 60.0)
+        world.freeze(slot, 60.0)  # nobody stops the ranks before their keeper does
     world.timeline.after(1.0, lambda: world.launch(2, "other.0"))
     if rule:
         assert world.run_until(lambda: world.checks.current_attempt() == 1, 60)
@@ -188,13 +188,16 @@ def test_h4_no_agent_registers_in_an_attempt_that_was_replaced(
         )
     setup = Setup(agents=2, late_s=(0.0, 1e6)).with_spec(min_nodes=1, max_nodes=1)
     world = running(setup, seed=4)
-    world.cut(0, 10.0)
-    frozen = freeze_at(world, 0, commits("enter"), 40.0)
-    assert world.run_until(frozen, 30)
     world.launch(1, "other.0")
+    wait_s = fencing.takeover_wait_s(setup.spec)
+    world.cut(0, 6.5 + wait_s - 3.0)
+    frozen = freeze_at(world, 0, commits("enter"), 4.5)
     if rule:
-        assert world.run_until(lambda: world.checks.current_attempt() == 1, 60)
-        world.run(60)
+        assert world.run_until(frozen, 60)
+        assert world.run_until(lambda: world.checks.current_attempt() == 1, 4.5)
+        to_the_end(world)
+        assert world.checks.current_attempt() == 1
+        assert [world.agents[slot].exit_code for slot in (0, 1)] == [75, 0]
     else:
         with pytest.raises(Violation, match="was written after attempt 1 had begun"):
             world.run(60)
@@ -204,9 +207,6 @@ def test_h4_no_agent_registers_in_an_attempt_that_was_replaced(
 def test_h5_an_outcome_waits_until_nothing_runs(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault with no restarts left while B's agent is frozen: B's ranks live until T, and so long nobody
     may think that the job is over."""
-    if not rule:
-        monkeypatch.setattr(coordinator, "is_present", lambda seat, nodes: False)
-        monkeypatch.setattr(coordinator, "unclear", lambda *_: None)
     world = running(Setup(agents=2, work_s=60.0).with_spec(max_restarts=0), seed=5)
     led = leader(world)
     other = 1 - led
@@ -214,6 +214,10 @@ def test_h5_an_outcome_waits_until_nothing_runs(rule: bool, monkeypatch: pytest.
         rank.deaf = True
     world.freeze(other, 60.0)
     world.end_rank(led, "exit")
+    assert world.run_until(lambda: KEYS.interrupt(0) in world.store.keys, 5)
+    if not rule:
+        monkeypatch.setattr(coordinator, "is_present", lambda seat, nodes: False)
+        monkeypatch.setattr(coordinator, "unclear", lambda *_: None)
     if rule:
         to_the_end(world)
         assert not world.checks.outcomes[0].success
@@ -510,3 +514,18 @@ def test_an_unkillable_rank_frees_the_seal() -> None:
     assert world.agents[victim].node_id not in {seat.node_id for seat in world.checks.sealed[0, 1].seats}
     assert world.run_until(lambda: 0 in world.checks.outcomes, 200)
     assert world.checks.outcomes[0].success
+
+
+def test_a_process_whose_lease_lapsed_at_the_end_adopts_the_outcome() -> None:
+    """B is cut off while the job ends without it; no launch id tells that B belongs to the job that ended.
+
+    B's next life finds an outcome. It must not begin the job again.
+    """
+    for seed in range(4):
+        setup = Setup(agents=2, launch_id=None, work_s=12.0).with_spec(min_nodes=1, max_nodes=1)
+        world = running(setup, seed)
+        assert world.run_until(lambda w=world: all(agent.attempt == 0 for agent in w.agents.values()), 5)  # type: ignore[misc]
+        world.cut(1 - slot_of(world, 0), 25.0)
+        to_the_end(world)
+        assert world.checks.current_attempt() == 0
+        assert [agent.exit_code for agent in world.everyone] == [0, 0]

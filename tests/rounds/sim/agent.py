@@ -64,6 +64,7 @@ class Agent(Process):
         self.node_id = node_id
         self.launch_id = launch_id
         self.exit_code: int | None = None
+        self.attempt: int | None = None
         self.life: Life | None = None
         self.keeper: Keeper | None = None
         self.generation = 0

@@ -83,7 +83,7 @@ class Rank:
         if not self.alive:
             return
         self.killed = self.killed or why
-        if self.stuck and signal == SIGKILL:
+        if self.stuck:
             return
         why = self.killed
 
