@@ -202,6 +202,7 @@ class _Agent:
             launch_id=self._config.launch_id,
             takeover=self._config.takeover,
             order=node.order,
+            attempt=self._registered.attempt if self._registered is not None else None,
         )
 
     async def _linger(self, etcd: Reached) -> None:

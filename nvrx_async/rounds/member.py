@@ -46,7 +46,7 @@ from nvrx_async.rounds.effects import (
     StopRanks,
     Waiting,
 )
-from nvrx_async.rounds.entry import Adopt, Entrance, Evict, Inside, Open, Pause, Prove, Refuse, Register
+from nvrx_async.rounds.entry import Adopt, Entrance, Evict, Inside, Open, Pause, Prove, Refuse, Register, Superseded
 from nvrx_async.rounds.events import (
     Committed,
     Event,
@@ -275,6 +275,8 @@ class Member:
             case Adopt(outcome=outcome):
                 self._tell_once(("outcome",), Finished(outcome))
                 return self._finish(outcome.exit_code, outcome.reason)
+            case Superseded(reason=reason):
+                return self._finish(REQUEUE, reason)
             case Refuse(message=message):
                 return self._finish(USAGE, message)
 
