@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 from blockbuster import BlockBuster, blockbuster_ctx
 from grpc.aio import init_grpc_aio
-
-from nvrx_async.etcd import EtcdClient, EtcdConfig
 from support.etcd_server import EtcdProcess, etcd_process
 
+from nvrx_async.etcd import EtcdClient, EtcdConfig
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
 
 # Holds gRPC's one poller for all tests: else it comes and goes with the channels, its socket pair too.
 init_grpc_aio()
@@ -51,11 +52,12 @@ async def nothing_left() -> AsyncIterator[None]:
     """No task, descriptor or child process outlives a test."""
     tasks, descriptors = asyncio.all_tasks(), _descriptors()
     yield
-    gc.collect()  # a gRPC call in a cycle with its exception holds its connection until then
-    # grpc.aio ends its calls and sockets on its own thread and the loop, shortly after the channel: bounded.
+    # grpc.aio ends its calls and sockets on its own thread and on the loop, shortly after the channel; and a call
+    # in a cycle with its exception holds its connection until it is collected.
     async with asyncio.timeout(5):
         while (asyncio.all_tasks() - tasks - {asyncio.current_task()}) or (_descriptors() - descriptors):
-            await asyncio.sleep(0.01)
+            gc.collect()
+            await asyncio.sleep(0.01)  # noqa: ASYNC110 - no event says that gRPC has let go
 
 
 @pytest.fixture(autouse=True)
@@ -69,16 +71,11 @@ def blocking_calls_fail(request: pytest.FixtureRequest) -> Iterator[BlockBuster 
 
 def _descriptors() -> set[str]:
     found = set()
-    for name in os.listdir("/proc/self/fd"):
+    for link in Path("/proc/self/fd").iterdir():
         try:
-            target = os.readlink(f"/proc/self/fd/{name}")
+            target = str(link.readlink())
         except FileNotFoundError:
-            continue
+            continue  # the one the listing itself used
         if target.startswith("socket:") or "pidfd" in target or "nvrx" in target:
             found.add(target)
     return found
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path

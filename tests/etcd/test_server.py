@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import anyio
 import pytest
+from support.etcd_server import free_ports
 
 from nvrx_async.etcd import (
     AddressInUseError,
@@ -22,7 +25,6 @@ from nvrx_async.etcd import (
     find_binary,
 )
 from nvrx_async.etcd.types import Put, Txn
-from support.etcd_server import free_ports
 
 
 def config(server, credentials=None):
@@ -66,7 +68,7 @@ async def test_a_taken_port_is_named_with_a_hint():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(AddressInUseError, match=f"127.0.0.1:{port}: address in use") as caught:
+        with pytest.raises(AddressInUseError, match=f":{port}: address in use") as caught:
             async with EmbeddedServer(port=port):
                 raise AssertionError("started on a taken port")
     assert "ss -ltnp" in caught.value.hint
@@ -108,7 +110,7 @@ async def test_a_server_that_does_not_start_shows_its_last_lines(tmp_path):
 
 
 async def test_a_host_that_is_not_this_machine():
-    with pytest.raises(ServerStartError, match="192.0.2.1"):
+    with pytest.raises(ServerStartError, match=r"192\.0\.2\.1"):
         async with EmbeddedServer("192.0.2.1"):
             raise AssertionError("listens elsewhere")
 
@@ -130,8 +132,9 @@ async def test_with_a_user_only_the_user_gets_in_and_nobody_reads_the_password(t
             async with EtcdClient(config(server)) as stranger:
                 with pytest.raises(AuthenticationError, match="none was given"):
                     await stranger.get("a")
-            arguments = Path(f"/proc/{server.pid}/cmdline").read_bytes()
-            assert credentials.password.encode() not in arguments + log.read_bytes()
+            arguments = await anyio.Path(f"/proc/{server.pid}/cmdline").read_bytes()
+            logged = await anyio.Path(log).read_bytes()
+            assert credentials.password.encode() not in arguments + logged
     with pytest.raises(ServerStartError, match="could not be given its user"):
         async with EmbeddedServer(credentials=Credentials("job", "wrong"), data_dir=data):
             raise AssertionError("old data accepted another password")
@@ -160,11 +163,13 @@ async def test_the_server_dies_with_its_owner_on_sigkill():
     await asyncio.wait_for(gone.wait(), 10)
     asyncio.get_running_loop().remove_reader(pidfd)
     os.close(pidfd)
-    subprocess.run(["rm", "-r", folder], check=True)
+    await asyncio.to_thread(shutil.rmtree, folder)
 
 
 def test_the_trampoline_runs_nothing_when_its_parent_is_gone():
     trampoline = Path(sys.modules["nvrx_async.etcd.process"].__file__).with_name("trampoline.py")
-    ran = subprocess.run([sys.executable, "-I", "-S", trampoline, "1", "/bin/echo", "ran"], capture_output=True)
+    ran = subprocess.run(
+        [sys.executable, "-I", "-S", trampoline, "1", "/bin/echo", "ran"], capture_output=True, check=False
+    )
     assert ran.returncode == 125
     assert ran.stdout == b""

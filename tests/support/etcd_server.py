@@ -8,11 +8,14 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nvrx_async.etcd.wire import grpc, messages, stubs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 READY_S = 20.0
 
@@ -28,7 +31,9 @@ def free_ports(count: int) -> list[int]:
 class EtcdProcess:
     """One member. Blocking on purpose: call it between awaits, or in a thread."""
 
-    def __init__(self, folder: Path, *, name: str = "m0", flags: Sequence[str] = (), secure: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, name: str = "m0", flags: Sequence[str] = (), secure: bool = False
+    ) -> None:
         self.folder = folder
         self.name = name
         self.flags = list(flags)
@@ -69,7 +74,9 @@ class EtcdProcess:
         return self
 
     def wait_ready(self) -> None:
-        with grpc.insecure_channel(self.endpoint, options=[("grpc.initial_reconnect_backoff_ms", 20)]) as channel:
+        with grpc.insecure_channel(
+            self.endpoint, options=[("grpc.initial_reconnect_backoff_ms", 20)]
+        ) as channel:
             status = messages.StatusRequest()
             stubs.MaintenanceStub(channel).Status(status, wait_for_ready=True, timeout=READY_S)
 
