@@ -89,7 +89,7 @@ async def test_a_revoked_lease_is_lost_at_the_next_renewal_and_never_replaced(cl
 
 
 async def test_lost_a_ttl_after_the_last_acknowledged_send_when_etcd_is_gone(etcd):
-    async with EtcdClient(EtcdConfig((etcd.endpoint,))) as client, Session(client, ttl_s=2) as session:
+    async with EtcdClient(EtcdConfig((etcd.endpoint,))) as client, Session(client, ttl_s=1) as session:
         etcd.kill()
         await session.lost.wait()
         assert boottime() - session.renewed_at_s >= session.ttl_s
