@@ -139,9 +139,9 @@ class EmbeddedServer:
         """A free port may be taken by another between our look and etcd's bind: then try others."""
         wanted = self.port
         for tries_left in reversed(range(_FREE_PORT_TRIES)):
-            self.port, peer_port = await anyio.to_thread.run_sync(_ports, self.host, wanted)
+            listen_ip, self.port, peer_port = await anyio.to_thread.run_sync(_addresses, self.host, wanted)
             try:
-                await self._start_once(binary, peer_port)
+                await self._start_once(binary, join_host_port(listen_ip, self.port), peer_port)
             except AddressInUseError:
                 await self._stop_child()
                 if tries_left == 0:
@@ -149,11 +149,11 @@ class EmbeddedServer:
             else:
                 return
 
-    async def _start_once(self, binary: Path, peer_port: int) -> None:
+    async def _start_once(self, binary: Path, listen: str, peer_port: int) -> None:
         data_dir = self._data_dir or self._folder / "data"
         log_fd = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            arguments = _arguments(data_dir, join_host_port(self.host, self.port), f"127.0.0.1:{peer_port}")
+            arguments = _arguments(data_dir, listen, self.endpoint, f"127.0.0.1:{peer_port}")
             start_of_log = os.fstat(log_fd).st_size
             self._child = child = Child([str(binary), *arguments], output=log_fd)
         finally:
@@ -225,13 +225,13 @@ def _private_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="nvrx-etcd-", dir=_SHARED_MEMORY if in_memory else None))
 
 
-def _ports(host: str, wanted: int) -> tuple[int, int]:
-    """The client port, chosen if 0 is wanted, and a free peer port on loopback.
+def _addresses(host: str, wanted: int) -> tuple[str, int, int]:
+    """Address of `host` to listen on (etcd takes no names), client port, and a free peer port on loopback.
 
     Looking before etcd does matters if another etcd has the port: its answers would pass for ours.
     """
     with _bound("127.0.0.1", 0) as peer, _bound(host, wanted) as client:
-        return int(client.getsockname()[1]), int(peer.getsockname()[1])
+        return str(client.getsockname()[0]), int(client.getsockname()[1]), int(peer.getsockname()[1])
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -265,13 +265,13 @@ def _in_use(address: str, port: int, log: tuple[str, ...] = ()) -> AddressInUseE
     )
 
 
-def _arguments(data_dir: Path, client: str, peer: str) -> list[str]:
+def _arguments(data_dir: Path, listen: str, advertised: str, peer: str) -> list[str]:
     """Flags that etcd 3.4, 3.5 and 3.6 all know."""
     return [
         f"--name={_CLUSTER_NAME}",
         f"--data-dir={data_dir}",
-        f"--listen-client-urls=http://{client}",
-        f"--advertise-client-urls=http://{client}",
+        f"--listen-client-urls=http://{listen}",
+        f"--advertise-client-urls=http://{advertised}",
         f"--listen-peer-urls=http://{peer}",
         f"--initial-advertise-peer-urls=http://{peer}",
         f"--initial-cluster={_CLUSTER_NAME}=http://{peer}",

@@ -53,6 +53,16 @@ async def test_the_wheels_binary_runs_too():
         assert server.version.startswith("3.5")
 
 
+@pytest.mark.parametrize("host", ["::1", "localhost", socket.gethostname()])
+async def test_other_hosts_that_are_this_machine(host):
+    try:
+        socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError:
+        pytest.skip(f"this machine does not listen on {host}")
+    async with EmbeddedServer(host) as server, EtcdClient(config(server)) as client:
+        assert (await client.first_contact(10)).version
+
+
 async def test_data_in_a_given_folder_stay_for_the_next_server(tmp_path):
     data, port = tmp_path / "data", free_ports(1)[0]
     async with EmbeddedServer(port=port, data_dir=data) as server, EtcdClient(config(server)) as client:
@@ -84,9 +94,10 @@ async def test_a_port_that_is_taken_between_the_look_and_the_start_is_tried_agai
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        lost_race = (taken.getsockname()[1], free_ports(1)[0])
-        looks = iter([lost_race, (free_ports(1)[0], taken.getsockname()[1]), tuple(free_ports(2))])
-        monkeypatch.setattr("nvrx_async.etcd.server._ports", lambda _host, _wanted: next(looks))
+        gone = taken.getsockname()[1]
+        (free,) = free_ports(1)
+        looks = iter([(gone, free), (free, gone), tuple(free_ports(2))])
+        monkeypatch.setattr("nvrx_async.etcd.server._addresses", lambda host, _wanted: (host, *next(looks)))
         async with EmbeddedServer() as server, EtcdClient(config(server)) as client:
             assert (await client.status()).version == server.version
         assert next(looks, None) is None
