@@ -7,7 +7,6 @@ import importlib.util
 import os
 import shutil
 import socket
-import tempfile
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -19,16 +18,13 @@ from nvrx_async.etcd.background import leave
 from nvrx_async.etcd.bootstrap import enable_users, wait_until_ready
 from nvrx_async.etcd.config import Credentials, join_host_port
 from nvrx_async.etcd.errors import AddressInUseError, BinaryNotFoundError, ServerStartError
+from nvrx_async.etcd.folder import PrivateFolder
 from nvrx_async.etcd.process import Child
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from anyio.abc import TaskGroup
-
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
-_TMPFS_FREE_BYTES = 1 << 30
-"""etcd preallocates 64 MiB of write-ahead log at a time and keeps five, beside its database and snapshots."""
 
 _START_TIMEOUT_S = 30.0
 _STOP_GRACE_S = 5.0
@@ -86,7 +82,7 @@ class EmbeddedServer:
         self._credentials = credentials
         self._log_file = log_file
         self._binary = binary
-        self._private: Path | None = None
+        self._private: PrivateFolder | None = None
         self._child: Child | None = None
         self._tasks: TaskGroup | None = None
 
@@ -115,7 +111,7 @@ class EmbeddedServer:
         binary = self._binary
         if binary is None:
             binary = await anyio.to_thread.run_sync(find_binary)
-        self._private = await anyio.to_thread.run_sync(_private_folder)
+        self._private = await anyio.to_thread.run_sync(PrivateFolder)
         try:
             await self._start(binary)
             self._tasks = anyio.create_task_group()
@@ -175,7 +171,7 @@ class EmbeddedServer:
     def _folder(self) -> Path:
         if self._private is None:
             raise RuntimeError("EmbeddedServer is used outside of `async with`")
-        return self._private
+        return self._private.path
 
     @property
     def _log(self) -> Path:
@@ -206,23 +202,13 @@ class EmbeddedServer:
         with anyio.CancelScope(shield=True):  # bounded by the grace time: SIGKILL follows
             await self._stop_child()
             if self._private is not None:
-                await anyio.to_thread.run_sync(shutil.rmtree, self._private)
+                await anyio.to_thread.run_sync(self._private.remove)
                 self._private = None
 
 
 async def _cancel_at_exit(child: Child, scope: anyio.CancelScope) -> None:
     await child.wait()
     scope.cancel()
-
-
-def _private_folder() -> Path:
-    """A new folder only we may enter, in memory where it fits: etcd waits for the disk at each write."""
-    try:
-        room = os.statvfs(_SHARED_MEMORY)
-        in_memory = room.f_bavail * room.f_frsize >= _TMPFS_FREE_BYTES and os.access(_SHARED_MEMORY, os.W_OK)
-    except OSError:
-        in_memory = False
-    return Path(tempfile.mkdtemp(prefix="nvrx-etcd-", dir=_SHARED_MEMORY if in_memory else None))
 
 
 def _addresses(host: str, wanted: int) -> tuple[str, int, int]:

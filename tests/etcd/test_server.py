@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import anyio
@@ -36,8 +36,7 @@ async def test_a_server_for_the_length_of_a_block():
         async with EtcdClient(config(server)) as client:
             assert (await client.commit(Txn((), (Put("a", b"1"),)))).succeeded
             assert (await client.status()).version == server.version
-        folder, pid = server._private, server.pid
-        assert folder is not None
+        folder, pid = server._folder, server.pid
         assert folder.stat().st_mode & 0o777 == 0o700
         assert not server.exited.is_set()
     assert server.exited.is_set()
@@ -156,7 +155,7 @@ import asyncio, sys
 from nvrx_async.etcd import EmbeddedServer
 async def main():
     async with EmbeddedServer() as server:
-        print(server.pid, server._private, flush=True)
+        print(server.pid, server._folder, flush=True)
         await asyncio.Event().wait()
 asyncio.run(main())
 """
@@ -174,7 +173,15 @@ async def test_the_server_dies_with_its_owner_on_sigkill():
     await asyncio.wait_for(gone.wait(), 10)
     asyncio.get_running_loop().remove_reader(pidfd)
     os.close(pidfd)
-    await asyncio.to_thread(shutil.rmtree, folder)
+    # What it left in memory goes with the next server; one that is younger, or in use, stays.
+    old = time.time() - 3600
+    async with EmbeddedServer() as young:
+        assert await anyio.Path(folder).exists()
+        os.utime(folder, (old, old))
+        os.utime(young._folder, (old, old))
+        async with EmbeddedServer():
+            assert not await anyio.Path(folder).exists()
+            assert await anyio.Path(young._folder).exists()
 
 
 def test_the_trampoline_runs_nothing_when_its_parent_is_gone():
