@@ -46,7 +46,18 @@ from nvrx_async.rounds.effects import (
     StopRanks,
     Waiting,
 )
-from nvrx_async.rounds.entry import Adopt, Entrance, Evict, Inside, Open, Pause, Prove, Refuse, Register, Superseded
+from nvrx_async.rounds.entry import (
+    Adopt,
+    Entrance,
+    Evict,
+    Inside,
+    Open,
+    Pause,
+    Prove,
+    Refuse,
+    Register,
+    Superseded,
+)
 from nvrx_async.rounds.events import (
     Committed,
     Event,
