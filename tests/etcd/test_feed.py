@@ -112,17 +112,16 @@ async def test_a_batch_behind_a_restart_arrives_once_and_whole(etcd, prefix):
     scope = Scope(prefix, prefix=True)
     async with (
         EtcdClient(EtcdConfig((etcd.endpoint,))) as client,
-        EtcdClient(EtcdConfig((etcd.endpoint,))) as writer,
+        EtcdClient(EtcdConfig((etcd.endpoint,))) as writer,Feed(client) as feed
     ):
-        async with Feed(client) as feed:
-            feed.set_scopes(frozenset({scope}))
-            await take(feed, 1)
-            first = await put(writer, f"{prefix}first")
-            assert (await take(feed, 1))[0].mod_revision == first
-            await asyncio.to_thread(etcd.restart)
-            keys = tuple(f"{prefix}{n:03}" for n in range(125))
-            revisions = [await put(writer, *keys, value=bytes(500)) for _ in range(80)]
-            seen = await take(feed, 10_000)
+        feed.set_scopes(frozenset({scope}))
+        await take(feed, 1)
+        first = await put(writer, f"{prefix}first")
+        assert (await take(feed, 1))[0].mod_revision == first
+        await asyncio.to_thread(etcd.restart)
+        keys = tuple(f"{prefix}{n:03}" for n in range(125))
+        revisions = [await put(writer, *keys, value=bytes(500)) for _ in range(80)]
+        seen = await take(feed, 10_000)
     assert [item.mod_revision for item in seen] == [revision for revision in revisions for _ in range(125)]
 
 
