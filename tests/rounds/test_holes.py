@@ -538,3 +538,14 @@ def test_a_process_whose_lease_lapsed_at_the_end_adopts_the_outcome() -> None:
         to_the_end(world)
         assert world.checks.current_attempt() == 0
         assert [agent.exit_code for agent in world.everyone] == [0, 0]
+
+
+def test_a_process_that_is_left_alone_goes_on_with_its_own_attempt() -> None:
+    """All leases lapse; no launch id tells that those who come back belong to the attempt without a verdict.
+
+    They register in it again, instead of waiting until it may be succeeded by another one.
+    """
+    for seed in range(4):
+        world = play(Setup(launch_id=None), seed, [Fault(8.0, "cut", slot, 25.0) for slot in (0, 1)])
+        assert world.checks.current_attempt() == 0
+        assert world.checks.outcomes[0].success
