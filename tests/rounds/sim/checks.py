@@ -71,7 +71,6 @@ class Checks:
         self.ends: dict[tuple[int, int], End] = {}
         self.rounds: dict[int, Round] = {}
         self.incarnations: dict[str, int] = {}
-        self._attempts: dict[tuple[str, int], int] = {}
         self.exits: list[tuple[Agent, str]] = []
 
     def fail(self, what: str) -> None:
@@ -118,10 +117,10 @@ class Checks:
             wish = node.node_id if self._world.agents_named(node.node_id) else node.node_id.rpartition("-")[0]
             if wish != node.node_id and len(self._world.agents_named(wish)) < 2:
                 self.fail(f"{node.incarnation} gave way to an earlier life of its own: it took the id {node.node_id}")
-            process = (node.host, node.process.pid)
-            if self._attempts.setdefault(process, attempt) != attempt:
-                before = self._attempts[process]
-                self.fail(f"{node.incarnation} was in attempt {before}, now its process is in attempt {attempt}")
+            for agent in self._world.everyone:
+                knew = (agent.host.name, agent.pid) == (node.host, node.process.pid) and agent.attempt is not None
+                if knew and agent.attempt != attempt:
+                    self.fail(f"the process of {node.incarnation} was in attempt {agent.attempt}, not {attempt}")
         elif kind == "outcome":
             self._outcome(attempt, change)
         elif kind == "round":
