@@ -540,3 +540,23 @@ def test_a_process_that_is_left_alone_goes_on_with_its_own_attempt() -> None:
         world = play(Setup(launch_id=None), seed, [Fault(8.0, "cut", slot, 25.0) for slot in (0, 1)])
         assert world.checks.current_attempt() == 0
         assert world.checks.outcomes[0].success
+
+
+def test_the_move_to_another_attempt_is_compared_with_what_its_mover_sees_late() -> None:
+    """Another launch has waited long enough, and its watches lag. A comes back, seals a first world and starts.
+
+    The mover does not see that yet: the move itself compares that the attempt has no node. (No world was sealed
+    before A was cut off, else A would have to wait as long as the mover.)
+    """
+    setup = Setup(agents=2, late_s=(0.0, 1e6), work_s=60.0).with_spec(min_nodes=1)
+    world = World(setup, seed=18)
+    assert world.run_until(lambda: KEYS.node("n0") in world.store.keys, 5)
+    world.launch(1, "other.0")
+    wait_s = fencing.takeover_wait_s(setup.spec)
+    world.cut(0, 6.5 + wait_s - 6.0)
+    assert world.run_until(lambda: KEYS.node("n0") not in world.store.keys, 10)
+    world.run(1.0)
+    world.lag_watches(1, 12.0, 60.0)
+    world.run(20.0)
+    assert world.checks.current_attempt() == 0
+    assert any(rank.alive for rank in world.checks.ranks)
