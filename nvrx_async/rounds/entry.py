@@ -85,7 +85,7 @@ class Refuse:
 class Superseded:
     """The attempt that this process belonged to was replaced while it was away."""
 
-    reason: str
+    message: str
 
 
 Entry = Open | Register | Inside | Prove | Evict | Pause | Adopt | Refuse | Superseded
