@@ -1,7 +1,7 @@
-"""The agent's side of the keeper: starts it, gives orders, turns its reports into events, survives its death.
+"""The agent's side of the keeper: starts it, gives orders, turns reports into events, survives its death.
 
-No order waits: it is put into the socket's buffer, and what came of it is told by an event. Orders to a keeper
-that is gone have no effect; `KeeperLost` tells.
+No order waits: it is put into the socket's buffer, and what came of it is told by an event. Orders to a
+keeper that is gone have no effect; `KeeperLost` tells.
 """
 
 from __future__ import annotations
@@ -16,20 +16,31 @@ import socket
 import subprocess
 import sys
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from nvrx_async.job.records import EndedBy
 from nvrx_launcher.keeper import frames
 from nvrx_launcher.keeper.linux import become_subreaper, boottime_s
+from nvrx_launcher.keeper_events import (
+    Fenced,
+    Grew,
+    KeeperEvent,
+    KeeperLost,
+    RankExited,
+    RankStarted,
+    RoundGone,
+    SpoolWarning,
+    StartFailure,
+    StartRefused,
+)
 from nvrx_launcher.sweep import KEEPER_MARK, MARK, sweep
 from nvrx_launcher.workers import RankCommand, is_secret
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from anyio.streams.memory import MemoryObjectReceiveStream
 
@@ -37,115 +48,24 @@ PROGRAM = Path(__file__).absolute().parent / "keeper" / "__main__.py"
 
 _READY_WITHIN_S = 10.0
 _LEAVE_WITHIN_S = 12.0
+_EVENTS: Mapping[str, Callable[..., KeeperEvent]] = {
+    "started": RankStarted,
+    "exited": RankExited,
+    "gone": RoundGone,
+    "grew": Grew,
+    "fenced": Fenced,
+    "refused": StartRefused,
+    "warning": SpoolWarning,
+}
 # How late a keeper may be with a kill before it is taken for stuck (frozen, or in a write that never ends).
-_FENCE_SLACK_S = 0.5
+_FENCE_SLACK_S = 0.3
 _KILL_SLACK_S = 2.0
 # The agent may have been frozen itself: reports that wait in the socket are read before the keeper is judged.
-_SECOND_LOOK_S = 0.5
+_SECOND_LOOK_S = 0.3
 
 
 class KeeperStartError(Exception):
     """The keeper did not come up; nothing of it is left."""
-
-
-@dataclass(frozen=True, slots=True)
-class StartFailure:
-    """Why a rank could not be started: `step` is fork, session, folder or exec, `path` what it was about."""
-
-    errno: int
-    step: str
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class RankStarted:
-    """The rank was forked. If its program cannot be run, RankExited with a failure follows."""
-
-    round: int
-    local_rank: int
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class RankExited:
-    """A rank ended, its last output is in the file. With `failure`, neither code nor signal is set.
-
-    `by` is US if the keeper had sent SIGTERM, SIGKILL or this same signal before.
-    """
-
-    round: int
-    local_rank: int
-    pid: int
-    exit_code: int | None
-    signal: int | None
-    by: EndedBy
-    ran_s: float
-    failure: StartFailure | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RoundGone:
-    """No process of the round lives, all output is in the files; not true of the ranks in `unkillable`."""
-
-    round: int
-    unkillable: tuple[int, ...]
-    lost_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Grew:
-    """There is more to read in a log. Told once, and again only after `Keeper.seen`."""
-
-    round: int
-    local_rank: int
-    stream: str
-
-
-@dataclass(frozen=True, slots=True)
-class Fenced:
-    """The deadline passed: the keeper killed the round on its own."""
-
-    round: int
-    good_until_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class StartRefused:
-    """Nothing was started. `code` is generation, fence or busy."""
-
-    round: int
-    code: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class SpoolWarning:
-    """A log cannot be written; the rank goes on, what is lost is counted in RoundGone. Told once per stream."""
-
-    round: int
-    local_rank: int
-    stream: str
-    path: str
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class KeeperLost:
-    """The keeper died. All that it had started is dead and reaped, but for what `alive` names.
-
-    `round` is the one that ran, if any: it is gone, no RoundGone follows.
-    """
-
-    generation: int
-    how: str
-    round: int | None
-    killed: tuple[str, ...]
-    alive: tuple[str, ...]
-
-
-KeeperEvent: TypeAlias = (
-    RankStarted | RankExited | RoundGone | Grew | Fenced | StartRefused | SpoolWarning | KeeperLost
-)
 
 
 class Keeper:
@@ -162,7 +82,7 @@ class Keeper:
     ) -> None:
         self.generation = generation
         self.pid = process.pid
-        # Unbounded, since reports are few by construction: two per rank and log until the agent has seen them.
+        # Unbounded, since reports are few by construction: of growth one per log until it was seen.
         self._reports, events = anyio.create_memory_object_stream[KeeperEvent](math.inf)
         self.events: MemoryObjectReceiveStream[KeeperEvent] = events
         self._process = process
@@ -175,6 +95,7 @@ class Keeper:
         self._sessions: set[int] = set()
         self._round: int | None = None
         self._good_until_s = 0.0
+        self._started = False
         self._fenced = False
         self._gone_by_s = math.inf
         self._judgement: asyncio.TimerHandle | None = None
@@ -198,21 +119,11 @@ class Keeper:
             KeeperStartError: no Python there, or it did not report within 10 s.
         """
         become_subreaper()
-        ours, theirs = socket.socketpair()
-        with contextlib.ExitStack() as unless_started:
-            unless_started.callback(ours.close)
-            command = _command(python, program, theirs.fileno(), generation, unkillable_after_s)
-            try:
-                process = await anyio.to_thread.run_sync(
-                    _spawn, command, theirs.fileno(), _environment(job_tag)
-                )
-            except OSError as error:
-                raise KeeperStartError(f"the keeper cannot be started with {python}: {error}") from error
-            finally:
-                theirs.close()
-            unless_started.pop_all()
-        ours.setblocking(False)  # noqa: FBT003 - takes no keywords
-        streams = await asyncio.open_unix_connection(sock=ours)
+        interpreter = (python, "-I", "-S", "-X", "utf8", str(program))
+        options = {"--generation": generation, "--unkillable-after-s": unkillable_after_s}
+        command = [*interpreter, *(str(word) for option in options.items() for word in option)]
+        with anyio.CancelScope(shield=True):  # short, and a cancelled start would lose the process
+            process, streams = await _connect(command, _environment(job_tag))
         keeper = cls(
             process,
             streams,
@@ -220,7 +131,7 @@ class Keeper:
             job_tag=job_tag,
             unkillable_after_s=unkillable_after_s,
         )
-        # Not in a task group, which would wrap errors of the caller's body; `_close` waits for its end always.
+        # Not in a task group, which would wrap errors of the caller's body; `_close` waits for its end.
         serving = asyncio.create_task(keeper._serve(), name=f"keeper {generation}")
         try:
             await keeper._wait_until_ready(serving)
@@ -232,7 +143,7 @@ class Keeper:
     # --- orders --------------------------------------------------------------------------------------------
 
     def good_until(self, s: float) -> None:
-        """Ranks may live and start before `s` (CLOCK_BOOTTIME). An earlier moment than known has no effect."""
+        """Ranks may live and start before `s` (CLOCK_BOOTTIME). An earlier moment changes nothing."""
         if s > self._good_until_s:
             self._good_until_s = s
             self._order("fence", good_until_s=s)
@@ -251,7 +162,7 @@ class Keeper:
             ranks=[_on_wire(command) for command in commands],
         )
         if self._round is None:
-            self._round, self._fenced, self._gone_by_s = round, False, math.inf
+            self._round, self._started, self._fenced, self._gone_by_s = round, False, False, math.inf
             self._judge_later()
 
     def stop(self, round: int, grace_s: float) -> None:  # noqa: A002 - the domain's word
@@ -261,7 +172,7 @@ class Keeper:
             self._expect_gone(grace_s)
 
     def signal(self, round: int, signum: int) -> None:  # noqa: A002 - the domain's word
-        """Forward a signal to all ranks that run."""
+        """Send a signal to all ranks that run, not to their helpers."""
         self._order("signal", round=round, signum=signum)
 
     def seen(self, local_rank: int, stream: str) -> None:
@@ -293,33 +204,27 @@ class Keeper:
         self._reports.close()
 
     def _on_report(self, message: Mapping[str, Any]) -> None:
-        kind = message["report"]
-        fields = {name: value for name, value in message.items() if name != "report"}
-        if kind == "ready":
+        if message["report"] == "ready":
             self._ready.set()
-        elif kind == "started":
-            self._sessions.add(fields["pid"])
-            self._reports.send_nowait(RankStarted(**fields))
-        elif kind == "exited":
-            self._reports.send_nowait(_exited(fields))
-        elif kind == "grew":
-            self._reports.send_nowait(Grew(**fields))
-        elif kind == "fenced":
+            return
+        event = _event(message)
+        self._note(event)
+        self._reports.send_nowait(event)
+
+    def _note(self, event: KeeperEvent) -> None:
+        """Keep what must be known when the keeper is stuck or dies."""
+        if isinstance(event, RankStarted):
+            self._started = True
+            self._sessions.add(event.pid)
+        elif isinstance(event, Fenced):
             self._fenced = True
             self._expect_gone(0)
-            self._reports.send_nowait(Fenced(**fields))
-        elif kind == "refused":
-            self._over(fields["round"])
-            self._reports.send_nowait(StartRefused(**fields))
-        elif kind == "warning":
-            self._reports.send_nowait(SpoolWarning(**fields))
-        elif kind == "gone":
-            self._over(fields["round"])
-            if not fields["unkillable"]:
+        elif isinstance(event, StartRefused) and not self._started:  # else an order came twice
+            self._over(event.round)
+        elif isinstance(event, RoundGone):
+            self._over(event.round)
+            if not event.unkillable:
                 self._sessions.clear()
-            self._reports.send_nowait(
-                RoundGone(fields["round"], tuple(fields["unkillable"]), fields["lost_bytes"])
-            )
 
     def _over(self, number: int) -> None:
         if self._round == number:
@@ -347,7 +252,7 @@ class Keeper:
             self._judgement = None
         due_s = self._overdue_at_s()
         if due_s < math.inf:
-            delay_s = max(due_s - boottime_s(), 0.0) + _SECOND_LOOK_S
+            delay_s = max(due_s - boottime_s(), 0.0)
             loop = asyncio.get_running_loop()
             self._judgement = loop.call_later(delay_s, self._suspect)
 
@@ -377,7 +282,7 @@ class Keeper:
             ready.cancel()
         if not self._ready.is_set():
             raise KeeperStartError(
-                f"the keeper (pid {self.pid}) did not come up: {_how(self._process)}. Its own message is on stderr"
+                f"the keeper (pid {self.pid}) did not come up: {_how(self._process)}; stderr has its message"
             )
 
     async def _close(self, serving: asyncio.Task[None]) -> None:
@@ -405,10 +310,19 @@ class Keeper:
             self._reports.send_nowait(lost)
 
 
-def _command(python: str, program: Path, fd: int, generation: int, unkillable_after_s: float) -> list[str]:
-    interpreter = [python, "-I", "-S", "-X", "utf8", str(program)]
-    options = {"--control": fd, "--generation": generation, "--unkillable-after-s": unkillable_after_s}
-    return interpreter + [str(word) for option in options.items() for word in option]
+async def _connect(
+    command: Sequence[str], env: Mapping[str, str]
+) -> tuple[subprocess.Popen[bytes], tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    ours, theirs = socket.socketpair()
+    try:
+        process = await anyio.to_thread.run_sync(_spawn, command, theirs.fileno(), env)
+    except OSError as error:
+        ours.close()
+        raise KeeperStartError(f"the keeper cannot be started with {command[0]}: {error}") from error
+    finally:
+        theirs.close()
+    ours.setblocking(False)  # noqa: FBT003 - takes no keywords
+    return process, await asyncio.open_unix_connection(sock=ours)
 
 
 def _environment(job_tag: str) -> dict[str, str]:
@@ -419,7 +333,7 @@ def _environment(job_tag: str) -> dict[str, str]:
 def _spawn(command: Sequence[str], fd: int, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """In a session of its own: Ctrl-C in the terminal reaches the agent only. Its stderr is the agent's."""
     return subprocess.Popen(
-        command,
+        [*command, "--control", str(fd)],
         pass_fds=[fd],
         start_new_session=True,
         stdin=subprocess.DEVNULL,
@@ -456,10 +370,15 @@ def _how(process: subprocess.Popen[bytes]) -> str:
     return f"it was ended by {signal.Signals(-code).name}"
 
 
-def _exited(fields: Mapping[str, Any]) -> RankExited:
-    failure = fields["failure"]
-    known = {**fields, "by": EndedBy(fields["by"]), "failure": StartFailure(**failure) if failure else None}
-    return RankExited(**known)
+def _event(message: Mapping[str, Any]) -> KeeperEvent:
+    fields = {name: value for name, value in message.items() if name != "report"}
+    if message["report"] == "exited":
+        failure = fields["failure"]
+        fields["by"] = EndedBy(fields["by"])
+        fields["failure"] = StartFailure(**failure) if failure else None
+    if message["report"] == "gone":
+        fields["unkillable"] = tuple(fields["unkillable"])
+    return _EVENTS[message["report"]](**fields)
 
 
 def _on_wire(command: RankCommand) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class RankJob:
 
 @dataclass(frozen=True, slots=True)
 class RankCommand:
-    """All that the keeper needs to start a rank. `env` is the whole environment."""
+    """All that the keeper needs to start a rank. `env` is the whole environment; paths are absolute."""
 
     local_rank: int
     argv: tuple[str, ...]

@@ -1,14 +1,32 @@
-"""Leaving an object that owns a task group as a context manager."""
+"""Where anyio's structured concurrency meets objects with tasks of their own, and gRPC's."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio.lowlevel
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
     from types import TracebackType
 
     from anyio.abc import TaskGroup
+
+T = TypeVar("T")
+
+
+async def scoped(call: Awaitable[T]) -> T:
+    """Await a gRPC call so that anyio's cancel scopes recognize their own cancellation.
+
+    gRPC awaits an inner task, which may turn our cancellation into the end of the call; gRPC then raises a
+    `CancelledError` of its own, which no scope knows and which would end the whole task group.
+    """
+    try:
+        return await call
+    except asyncio.CancelledError:
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        raise
 
 
 async def leave(

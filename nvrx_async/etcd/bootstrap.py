@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
+from nvrx_async.etcd.background import scoped
 from nvrx_async.etcd.channel import OPTIONS
 from nvrx_async.etcd.errors import ServerStartError
 from nvrx_async.etcd.wire import grpc, messages, stubs
@@ -17,15 +18,15 @@ _ROOT = "root"
 
 
 async def wait_until_ready(endpoint: str) -> str:
-    """The server's version, as soon as it answers. Waits as long as it takes: cancel it when the server ends."""
+    """The server's version, as soon as it answers. Cancel it when the server ends."""
     async with grpc.aio.insecure_channel(endpoint, options=OPTIONS) as channel:
         maintenance: Any = stubs.MaintenanceStub(channel)
-        answer = await maintenance.Status(messages.StatusRequest(), wait_for_ready=True)
+        answer = await scoped(maintenance.Status(messages.StatusRequest(), wait_for_ready=True))
         return str(answer.version)
 
 
 async def enable_users(endpoint: str, credentials: Credentials) -> None:
-    """Make the server ask for this user, who may do everything. On old data that already ask, check the password.
+    """Make the server ask for this user, who may do everything; with old data, check the password.
 
     etcd wants a user `root` before it asks anybody; one that nobody named gets a password that nobody knows.
 

@@ -1,4 +1,4 @@
-"""One call over several endpoints: deadlines, fail-over, tokens, and repeating only what is safe to repeat."""
+"""One call over several endpoints: deadlines, fail-over, tokens, repeating only what is safe."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
+from nvrx_async.etcd.background import scoped
 from nvrx_async.etcd.channel import Connection, Pool
 from nvrx_async.etcd.errors import (
     EtcdError,
@@ -66,7 +67,7 @@ class Caller:
         )
 
     async def once(self, rpc: Rpc, request: Any) -> Any:
-        """A linearizable call that may be executed once only: repeated only where it certainly was not executed.
+        """A linearizable call, repeated only where it certainly was not executed.
 
         Raises:
             OutcomeUnknownError: sent, and the answer is lost.
@@ -130,13 +131,14 @@ class Caller:
             raise _AttemptError(Failure(verdict, failure.detail, failure.error)) from error
         known = self.identity.revision if linearizable else 0
         try:
-            answer = await rpc(connection)(request, timeout=self.timeout_s, metadata=metadata)
+            answer = await scoped(rpc(connection)(request, timeout=self.timeout_s, metadata=metadata))
         except grpc.aio.AioRpcError as error:
             raise _AttemptError(self._read(error, connection, metadata)) from error
         try:
             self.identity.admit(answer.header, connection.endpoint, at_least=known)
         except ForeignClusterError as error:
             raise _AttemptError(Failure(Verdict.REFUSED, error.cause, error)) from error
+        connection.verified = connection.verified or linearizable
         return answer
 
     def _read(self, error: Any, connection: Connection, metadata: Metadata) -> Failure:

@@ -20,7 +20,7 @@ _MAX_PASSWORD_BYTES = 72  # bcrypt, which etcd stores passwords with, takes no m
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One address of etcd. `secure` is None where the text named no scheme: then TLS is used if configured."""
+    """One address of etcd. Without a scheme `secure` is None: TLS is used if it is configured."""
 
     host: str
     port: int
@@ -37,9 +37,11 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Paths of PEM files. Without `ca_file` the system's authorities are trusted; with `cert_file` and `key_file`
-    the client shows a certificate of its own; `server_name` is expected in the server's instead of the host.
-    """  # noqa: D205 - the first sentence does not carry the meaning alone
+    """Paths of PEM files.
+
+    Without `ca_file` the system's authorities are trusted. With `cert_file` and `key_file` the client shows a
+    certificate of its own. `server_name` is expected in the server's certificate instead of the host.
+    """
 
     ca_file: Path | None = None
     cert_file: Path | None = None
@@ -149,7 +151,7 @@ def check_tls_files(tls: Tls) -> None:
 
 
 def ssl_context(tls: Tls) -> ssl.SSLContext:
-    """The standard library's view of `tls`, for checks and diagnosis (gRPC brings its own). Blocks on files."""
+    """The standard library's view of `tls`, for checks and diagnosis. Blocks on files."""
     for what, path in (("CA", tls.ca_file), ("certificate", tls.cert_file), ("key", tls.key_file)):
         if path is not None:
             _check_readable(what, path)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
+from nvrx_async.etcd.background import scoped
 from nvrx_async.etcd.calls import RETRY_PAUSE_S, Caller
 from nvrx_async.etcd.config import Endpoint, EtcdConfig, Tls, join_host_port, ssl_context
 from nvrx_async.etcd.errors import EtcdError, TlsError, UnavailableError
@@ -45,7 +46,7 @@ async def first_answer(caller: Caller, config: EtcdConfig, timeout_s: float) -> 
                 raise TlsError(
                     "etcd is reached, but no TLS handshake succeeds",
                     evidence=_flat(evidence),
-                    hint="check the CA file, the client's certificate and key, and the name in etcd's certificate",
+                    hint="check the CA file, the client's certificate, and the name in etcd's certificate",
                 )
         if over:
             raise UnavailableError(
@@ -66,9 +67,8 @@ async def _ask_all(caller: Caller, attempt_s: float) -> tuple[Any, dict[Connecti
         with anyio.move_on_after(attempt_s) as attempt:
             try:
                 metadata = await caller.prepared(connection)
-                answer = await connection.maintenance.Status(
-                    messages.StatusRequest(), timeout=attempt_s, metadata=metadata
-                )
+                call = connection.maintenance.Status(messages.StatusRequest(), timeout=attempt_s, metadata=metadata)
+                answer = await scoped(call)
             except UnavailableError as error:
                 said[connection] = error.evidence[0] if error.evidence else error.cause
                 return

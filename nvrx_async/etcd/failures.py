@@ -55,8 +55,8 @@ _TOKEN = (
 _BAD_LOGIN = ("etcdserver: authentication failed", "etcdserver: user name not found")
 
 _NO_SPACE_HINT = (
-    "make room: etcdctl compaction $(etcdctl endpoint status --write-out=json | jq '.[0].Status.header.revision'); "
-    "etcdctl defrag; etcdctl alarm disarm (or start etcd with a larger --quota-backend-bytes)"
+    "make room: etcdctl compaction REVISION (the one of: etcdctl endpoint status -w json); etcdctl defrag; "
+    "etcdctl alarm disarm (or start etcd with a larger --quota-backend-bytes)"
 )
 
 
@@ -84,28 +84,27 @@ def no_token(detail: str) -> AuthenticationError:
 
 
 def _refusal(code: Any, text: str, detail: str) -> EtcdError | None:
-    status = grpc.StatusCode
+    evidence = (detail,)
+    refusal: EtcdError | None = None
     if text.startswith(_BAD_LOGIN):
-        return AuthenticationError(
-            "etcd does not accept this user and password",
-            evidence=(detail,),
-            hint="check the job's credentials",
+        hint = "check the job's credentials"
+        refusal = AuthenticationError(
+            "etcd does not accept this user and password", evidence=evidence, hint=hint
         )
-    if text.startswith("etcdserver: requested lease not found"):
-        return LeaseNotFoundError("the lease is over", evidence=(detail,))
-    if text.startswith("etcdserver: too many operations"):
-        return TxnTooLargeError("etcd takes fewer operations in one transaction", evidence=(detail,))
-    if "database space exceeded" in text:
-        return NoSpaceError("etcd's database is full (NOSPACE)", evidence=(detail,), hint=_NO_SPACE_HINT)
-    if code is status.PERMISSION_DENIED:
-        return PermissionDeniedError(
-            "the etcd user may not touch these keys",
-            evidence=(detail,),
-            hint="grant it: etcdctl role grant-permission ROLE --prefix readwrite /nvrx/",
+    elif text.startswith("etcdserver: requested lease not found"):
+        refusal = LeaseNotFoundError("the lease is over", evidence=evidence)
+    elif text.startswith("etcdserver: too many operations"):
+        refusal = TxnTooLargeError("etcd takes fewer operations in one transaction", evidence=evidence)
+    elif "database space exceeded" in text:
+        refusal = NoSpaceError("etcd's database is full (NOSPACE)", evidence=evidence, hint=_NO_SPACE_HINT)
+    elif code is grpc.StatusCode.PERMISSION_DENIED:
+        hint = "grant it: etcdctl role grant-permission ROLE --prefix readwrite /nvrx/"
+        refusal = PermissionDeniedError(
+            "the etcd user may not touch these keys", evidence=evidence, hint=hint
         )
-    if code in _FINAL:
-        return RequestRefusedError("etcd refused the request", evidence=(detail,))
-    return None
+    elif code in _FINAL:
+        refusal = RequestRefusedError("etcd refused the request", evidence=evidence)
+    return refusal
 
 
 _FINAL = frozenset(

@@ -8,7 +8,7 @@ from nvrx_async.etcd.errors import ForeignClusterError
 
 
 class Identity:
-    """Pinned with the first answer. An etcd that was restarted empty has our cluster id, but an older revision."""
+    """Pinned with the first answer. An etcd restarted empty has our cluster id, but an older revision."""
 
     def __init__(self) -> None:
         self.cluster_id: int | None = None
@@ -28,7 +28,7 @@ class Identity:
             raise ForeignClusterError(
                 f"etcd at {endpoint} belongs to another cluster",
                 evidence=(f"cluster id {header.cluster_id:x}, ours is {self.cluster_id:x}",),
-                hint="all endpoints must be members of one cluster; a new etcd needs a new attempt of the job",
+                hint="all endpoints must be members of one cluster; with a new etcd, start the job again",
             )
         if header.revision < at_least:
             raise ForeignClusterError(

@@ -59,8 +59,10 @@ class Child:
                 await self.wait()
 
     def close(self) -> None:
-        """Release the descriptor."""
-        os.close(self._pidfd)
+        """Release the descriptor; a second time is no error."""
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
 
     def _reap(self) -> None:
         self._popen.wait()  # returns at once: the pidfd said so

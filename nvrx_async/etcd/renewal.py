@@ -79,7 +79,7 @@ def next_step(renewals: Renewals, now_s: float, *, jitter: float, longest_s: flo
         return Lapsed()
     due_s = renewals.acknowledged_sent_at_s + renewals.ttl_s / 3 * (1 - _JITTER * jitter)
     if renewals.failed_at_s is not None:
-        due_s = max(due_s, renewals.failed_at_s + RETRY_S * (1 - _JITTER * jitter))
+        due_s = renewals.failed_at_s + RETRY_S * (1 - _JITTER * jitter)
     if renewals.urgent:
         due_s = now_s
     if now_s < due_s:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import shutil
@@ -138,13 +139,12 @@ class EmbeddedServer:
         """A free port may be taken by another between our look and etcd's bind: then try others."""
         wanted = self.port
         for tries_left in reversed(range(_FREE_PORT_TRIES)):
-            client_port, peer_port = await anyio.to_thread.run_sync(_ports, self.host, wanted)
-            self.port = client_port
+            self.port, peer_port = await anyio.to_thread.run_sync(_ports, self.host, wanted)
             try:
                 await self._start_once(binary, peer_port)
-            except AddressInUseError as error:
+            except AddressInUseError:
                 await self._stop_child()
-                if tries_left == 0 or (wanted and self.endpoint in error.cause):
+                if tries_left == 0:
                     raise
             else:
                 return
@@ -167,7 +167,7 @@ class EmbeddedServer:
                 ready = True
             starting.cancel_scope.cancel()
         if not ready or child.exited.is_set():
-            raise await anyio.to_thread.run_sync(self._start_error, start_of_log)
+            raise await anyio.to_thread.run_sync(self._start_error, start_of_log, peer_port)
         if self._credentials is not None:
             await enable_users(self.endpoint, self._credentials)
 
@@ -181,20 +181,15 @@ class EmbeddedServer:
     def _log(self) -> Path:
         return self._log_file or self._folder / "log"
 
-    def _start_error(self, start_of_log: int) -> ServerStartError:
+    def _start_error(self, start_of_log: int, peer_port: int) -> ServerStartError:
         with self._log.open("rb") as log:
             log.seek(start_of_log)
             tail = tuple(
                 line.decode(errors="replace").rstrip() for line in deque(log, maxlen=_LOG_TAIL_LINES)
             )
         if any("address already in use" in line for line in tail):
-            return AddressInUseError(
-                f"etcd cannot listen on {self.endpoint}: address in use"
-                if any(f":{self.port}: bind" in line for line in tail)
-                else "etcd cannot listen on its peer port: address in use",
-                evidence=tail,
-                hint=f"name another port, or see who has it: ss -ltnp 'sport = :{self.port}'",
-            )
+            port = self.port if any(f":{self.port}: bind" in line for line in tail) else peer_port
+            return _in_use(join_host_port(self.host, port), port, tail)
         status = self.exit_status
         what = "did not become ready" if status is None else f"ended with status {status}"
         return ServerStartError(f"the embedded etcd at {self.endpoint} {what}", evidence=tail)
@@ -221,7 +216,7 @@ async def _cancel_at_exit(child: Child, scope: anyio.CancelScope) -> None:
 
 
 def _private_folder() -> Path:
-    """A new folder only we may enter, in memory where it fits: etcd waits for each write to reach the disk."""
+    """A new folder only we may enter, in memory where it fits: etcd waits for the disk at each write."""
     try:
         room = os.statvfs(_SHARED_MEMORY)
         in_memory = room.f_bavail * room.f_frsize >= _TMPFS_FREE_BYTES and os.access(_SHARED_MEMORY, os.W_OK)
@@ -231,12 +226,12 @@ def _private_folder() -> Path:
 
 
 def _ports(host: str, wanted: int) -> tuple[int, int]:
-    """The client port, chosen if 0 is wanted, and a free peer port on loopback."""
-    with _bound("127.0.0.1", 0) as peer:
-        if wanted:
-            return wanted, int(peer.getsockname()[1])
-        with _bound(host, 0) as client:
-            return int(client.getsockname()[1]), int(peer.getsockname()[1])
+    """The client port, chosen if 0 is wanted, and a free peer port on loopback.
+
+    Looking before etcd does matters if another etcd has the port: its answers would pass for ours.
+    """
+    with _bound("127.0.0.1", 0) as peer, _bound(host, wanted) as client:
+        return int(client.getsockname()[1]), int(peer.getsockname()[1])
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -248,13 +243,26 @@ def _bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise ServerStartError(f"etcd cannot listen on {host}: {error.strerror}") from error
     try:
+        # Connections of an etcd that ended a moment ago do not count; a listener does.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen()
     except OSError as error:
         listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise _in_use(join_host_port(host, port), port) from error
         raise ServerStartError(
             f"etcd cannot listen on {host}: {error.strerror}", hint="is it an address of this machine?"
         ) from error
     return listener
+
+
+def _in_use(address: str, port: int, log: tuple[str, ...] = ()) -> AddressInUseError:
+    return AddressInUseError(
+        f"etcd cannot listen on {address}: address in use",
+        evidence=log,
+        hint=f"name another port, or see who has it: ss -ltnp 'sport = :{port}'",
+    )
 
 
 def _arguments(data_dir: Path, client: str, peer: str) -> list[str]:

@@ -51,6 +51,7 @@ class Session:
         self._on_renewed = on_renewed or (lambda _sent_at_s: None)
         self._stream: Stream | None = None
         self._hurry = anyio.Event()
+        self._renewing = anyio.CancelScope()
         self._keep = False
         self._tasks: TaskGroup | None = None
         self._renewals = Renewals(ttl_s, 0.0)
@@ -93,8 +94,7 @@ class Session:
 
     async def close(self) -> None:
         """Stop renewing and revoke the lease now; leaving the block then does nothing more."""
-        if self._tasks is not None:
-            self._tasks.cancel_scope.cancel()
+        self._renewing.cancel()
         await self._revoke()
 
     def orphan(self) -> None:
@@ -118,11 +118,13 @@ class Session:
                 return  # nobody renews it any more: it lapses by itself within the TTL
 
     async def _keep_alive(self) -> None:
-        try:
-            while not self.lost.is_set():
-                await self._step()
-        finally:
-            self._drop_stream()
+        with self._renewing:
+            try:
+                while not self.lost.is_set():
+                    await self._step()
+            finally:
+                if self._stream is not None:
+                    self._stream.cancel()
 
     async def _step(self) -> None:
         now_s = self._clock()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from nvrx_async.etcd.background import scoped
 from nvrx_async.etcd.errors import EtcdError, UnavailableError
 from nvrx_async.etcd.failures import Verdict, classify
 from nvrx_async.etcd.wire import grpc
@@ -32,7 +33,7 @@ class Stream:
             EtcdError: etcd refused it for good.
         """
         try:
-            await self._call.write(message)
+            await scoped(self._call.write(message))
         except asyncio.InvalidStateError:
             await self.receive()  # gRPC says why only to readers
         except grpc.aio.AioRpcError as error:
@@ -41,7 +42,7 @@ class Stream:
     async def receive(self) -> Any:
         """The next message; its header has been admitted. Raises as `send`, and ForeignClusterError."""
         try:
-            message = await self._call.read()
+            message = await scoped(self._call.read())
         except grpc.aio.AioRpcError as error:
             raise self._ended(error) from error
         if message is grpc.aio.EOF:

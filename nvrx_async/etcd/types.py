@@ -63,7 +63,7 @@ class ModifiedAt:
 
 @dataclass(frozen=True, slots=True)
 class CreatedAt:
-    """Holds when the key was created at `revision` and never deleted since; 0 means that it does not exist."""
+    """Holds when the key was created at `revision` and not deleted since; 0: it does not exist."""
 
     key: str
     revision: int
@@ -78,7 +78,7 @@ class Exists:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Writes the key. `lease` attaches it (0: permanent); a put without the lease detaches it from the old one."""
+    """Writes the key. `lease` attaches it (0: permanent); a put without it detaches the key."""
 
     key: str
     value: bytes

@@ -110,7 +110,7 @@ class WatchStream:
         self._watches.notify()
 
     def _denied(self, reason: str, watches: tuple[Watch, ...]) -> None:
-        """Denied by etcd, which says "permission denied" for a stale token too: only with a fresh one it is true."""
+        """Etcd says "permission denied" for a stale token too: only with a fresh one it is true."""
         self._stream.forget_token()
         for watch in watches:
             watch.denied += 1

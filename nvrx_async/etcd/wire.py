@@ -1,4 +1,4 @@
-"""etcd's gRPC messages, in and out. The only place where gRPC is imported first, and where its environment is set.
+"""etcd's gRPC messages, in and out; and the one place that sets gRPC's environment before importing it.
 
 `aetcd` brings the message classes and stubs generated from etcd's `rpc.proto`; its own client is not used.
 """

@@ -82,16 +82,20 @@ class Rank:
                 os.close(fd)
 
     def send(self, signum: int) -> None:
-        """Signal the rank and what shares its process group, as torchrun does."""
+        """Send a signal to the rank; SIGTERM and SIGKILL also to its process group, as torchrun does.
+
+        Others are for the rank alone: a helper without a handler of SIGUSR1 would die of it.
+        """
         self.sent.add(signum)
-        if signum in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(PermissionError):  # it became another user: it will be told as unkillable
+            if signum not in (signal.SIGTERM, signal.SIGKILL):
+                os.kill(self.pid, signum)
+                return
             self.told_to_end = True
-        try:
-            os.killpg(self.pid, signum)
-        except ProcessLookupError:
-            os.kill(self.pid, signum)  # not yet leader of its own group
-        except PermissionError:
-            pass  # it became another user: it will be reported as unkillable
+            try:
+                os.killpg(self.pid, signum)
+            except ProcessLookupError:
+                os.kill(self.pid, signum)  # not yet leader of its own group
 
     def end(self, status: int) -> dict[str, Any]:
         """What to report of its end; `status` as of waitpid, 0 for a rank that was not forked."""

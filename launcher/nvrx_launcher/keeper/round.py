@@ -64,7 +64,7 @@ class Round:
             processes.kill(stat)
 
     def unkillable(self) -> list[int]:
-        """Local ranks of which a process still lives."""
+        """Local ranks of which a process still lives; one that hides whose it is counts for the first."""
         fallback = self.ranks[0].local_rank
         return sorted({self._owners.get((stat.pid, stat.start_ticks), fallback) for stat in self._living()})
 

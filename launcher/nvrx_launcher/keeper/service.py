@@ -107,9 +107,11 @@ class Service:
             self._exit_code = 1 if self._has_children else 0
 
     def _kill_if_due(self, current: Round, now_s: float) -> None:
+        if not self._has_children:
+            return
         if now_s >= self._good_until_s:
             self._fence(current)
-        elif not current.running and self._has_children:
+        elif not current.running:
             current.kill()  # helpers that outlived all ranks
         elif current.kill_at_s is not None and now_s >= current.kill_at_s:
             current.kill()
@@ -244,6 +246,7 @@ class Service:
                 self._round.signal(message["signum"])
 
     def _start(self, message: Mapping[str, Any]) -> None:
+        self._reap()
         number: int = message["round"]
         refusal = self._refusal(message["generation"])
         if refusal is not None:
@@ -268,11 +271,16 @@ class Service:
             self._report("exited", round=current.number, **rank.end(0))
 
     def _refusal(self, generation: int) -> tuple[str, str] | None:
-        late_s = linux.boottime_s() - self._good_until_s
+        now_s, good_until_s = linux.boottime_s(), self._good_until_s
         if generation != self._generation:
             return "generation", f"the order is for keeper {generation}, this is keeper {self._generation}"
-        if late_s >= 0:
-            return "fence", f"ranks may not start: the lease was good until {late_s:.1f} s ago"
+        if now_s >= good_until_s:
+            since = (
+                f"the deadline passed {now_s - good_until_s:.1f} s ago"
+                if good_until_s
+                else "no deadline is set"
+            )
+            return "fence", f"ranks may not start: {since}"
         if self._round is not None or self._has_children:
             return "busy", "processes of an earlier round still live"
         return None

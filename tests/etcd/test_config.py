@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nvrx_async.etcd import (
+    ConfigurationError,
+    Credentials,
+    Endpoint,
+    EtcdConfig,
+    InvalidEndpointError,
+    Tls,
+    TlsFileError,
+    is_loopback,
+    parse_endpoint,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "endpoint"),
+    [
+        ("node-1:2379", Endpoint("node-1", 2379)),
+        ("10.0.0.1:2379", Endpoint("10.0.0.1", 2379)),
+        ("http://node:80", Endpoint("node", 80, secure=False)),
+        ("https://node.example.org:2379/", Endpoint("node.example.org", 2379, secure=True)),
+        ("[::1]:2379", Endpoint("::1", 2379)),
+        ("https://[2001:db8::0:1]:1", Endpoint("2001:db8::1", 1, secure=True)),
+    ],
+)
+def test_endpoints_in_all_spellings(text, endpoint):
+    assert parse_endpoint(text) == endpoint
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "no port"),
+        ("node", "no port"),
+        (":2379", "no port"),
+        ("::1:2379", "without brackets"),
+        ("[node]:2379", "no IPv6 address"),
+        ("node:http", "'http' for a port"),
+        ("node:0", "'0' for a port"),
+        ("node:65536", "'65536' for a port"),
+        ("node:²", "for a port"),
+        ("ftp://node:1", "scheme 'ftp'"),
+        ("http://node:1/v3", "more than a host and a port"),
+        ("user@node:1", "more than a host and a port"),
+        ("no de:1", "for a host name"),
+    ],
+)
+def test_a_wrong_endpoint_is_named_with_the_one_thing_that_is_wrong(text, reason):
+    with pytest.raises(InvalidEndpointError, match=reason) as caught:
+        parse_endpoint(text)
+    assert repr(text) in str(caught.value)
+    assert "hint: " in str(caught.value)
+
+
+def test_the_same_endpoint_twice_is_one():
+    assert len(EtcdConfig(("a:1", "http://a:1", "b:1")).parsed()) == 2
+
+
+def test_no_endpoint_at_all():
+    with pytest.raises(InvalidEndpointError, match="missing"):
+        EtcdConfig(())
+
+
+def test_tls_makes_endpoints_without_scheme_secure_and_contradicts_http():
+    tls = Tls(ca_file=Path("ca.pem"))
+    assert EtcdConfig(("a:1",), tls=tls).parsed()[0].secure
+    assert not EtcdConfig(("a:1",)).parsed()[0].secure
+    with pytest.raises(InvalidEndpointError, match="says http, but TLS"):
+        EtcdConfig(("http://a:1",), tls=tls)
+
+
+def test_a_certificate_needs_its_key():
+    with pytest.raises(TlsFileError, match="only one was given"):
+        Tls(cert_file=Path("cert.pem"))
+
+
+def test_a_password_is_never_shown():
+    credentials = Credentials("root", "s3cret")
+    assert "s3cret" not in repr(credentials)
+    assert "s3cret" not in repr(EtcdConfig(("a:1",), credentials=credentials))
+
+
+@pytest.mark.parametrize(("user", "password"), [("", "x"), ("x", ""), ("x", "y" * 73)])
+def test_credentials_that_etcd_cannot_hold(user, password):
+    with pytest.raises(ConfigurationError):
+        Credentials(user, password)
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("[::1]", True), ("localhost", True),
+     ("LocalHost.", True), ("10.0.0.1", False), ("0.0.0.0", False), ("::", False), ("node", False)],
+)  # fmt: skip
+def test_is_loopback(host, loopback):
+    assert is_loopback(host) is loopback

@@ -1,0 +1,146 @@
+"""What a rank is given: torchrun's environment and ours, no secrets, the command as it was typed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from nvrx_async.job.records import Assignment, Seat
+from nvrx_launcher.workers import (
+    Identity,
+    LaunchCommand,
+    LogPaths,
+    Program,
+    RankCommand,
+    is_secret,
+    make_folders,
+    rank_command,
+)
+
+ASSIGNMENT = Assignment(
+    round=3,
+    seat=Seat("n1", "inc", "host1", group_rank=1, first_rank=2, slots=2),
+    world_size=6,
+    group_world_size=3,
+    master_address="10.0.0.1",
+    master_port=4711,
+)
+IDENTITY = Identity("job", 2, "n1", "inc")
+
+
+def command(
+    local_rank: int = 1,
+    launch: LaunchCommand | None = None,
+    base_env: dict[str, str] | None = None,
+    assignment: Assignment = ASSIGNMENT,
+    log_dir: str = "/logs",
+) -> RankCommand:
+    return rank_command(
+        assignment,
+        local_rank,
+        launch=launch or LaunchCommand("train.py", ("--x", "1"), "/home", role="trainer", max_restarts=5),
+        identity=IDENTITY,
+        paths=LogPaths(Path(log_dir), "job", 2),
+        base_env=base_env or {},
+    )
+
+
+def test_environment_is_torchruns_and_ours() -> None:
+    assert command(base_env={"PATH": "/bin"}).env == {
+        "PATH": "/bin",
+        "LOCAL_RANK": "1",
+        "RANK": "3",
+        "GROUP_RANK": "1",
+        "ROLE_RANK": "3",
+        "ROLE_NAME": "trainer",
+        "LOCAL_WORLD_SIZE": "2",
+        "WORLD_SIZE": "6",
+        "GROUP_WORLD_SIZE": "3",
+        "ROLE_WORLD_SIZE": "6",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "4711",
+        "TORCHELASTIC_RESTART_COUNT": "3",
+        "TORCHELASTIC_MAX_RESTARTS": "5",
+        "TORCHELASTIC_RUN_ID": "job",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_ERROR_FILE": "/logs/job/attempt_2/round_3/rank_3/error.json",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+        "NVRX_RUN_ID": "job",
+        "NVRX_ATTEMPT": "2",
+        "NVRX_ROUND": "3",
+        "NVRX_NODE_ID": "n1",
+        "NVRX_JOB_TAG": "job/n1/inc",
+    }
+
+
+def test_a_persons_settings_win_over_defaults_but_not_over_the_place_in_the_world() -> None:
+    env = command(
+        base_env={
+            "OMP_NUM_THREADS": "8",
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+            "PYTHONUNBUFFERED": "",
+            "RANK": "77",
+            "NVRX_JOB_TAG": "outer/job/x",
+        }
+    ).env
+    assert env["OMP_NUM_THREADS"] == "8"
+    assert env["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
+    assert env["PYTHONUNBUFFERED"] == ""
+    assert env["RANK"] == "3"
+    assert env["NVRX_JOB_TAG"] == "job/n1/inc"
+
+
+def test_one_rank_on_a_node_may_use_all_threads() -> None:
+    alone = Assignment(0, Seat("n1", "inc", "h", 0, 0, 1), 1, 1, "h", 1)
+    assert "OMP_NUM_THREADS" not in command(0, assignment=alone).env
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("NVRX_JOB_TOKEN", True),
+        ("NVRX_ETCD_PASSWORD", True),
+        ("PET_RDZV_PASSWORD", True),
+        ("ETCDCTL_PASSWORD", True),
+        ("HF_TOKEN", False),
+        ("DB_PASSWORD", False),
+        ("NVRX_RUN_ID", False),
+    ],
+)
+def test_our_secrets_stay_with_the_agent_and_the_persons_own_go_through(name: str, *, secret: bool) -> None:
+    assert is_secret(name) is secret
+    assert (name in command(base_env={name: "x"}).env) is not secret or name == "NVRX_RUN_ID"
+
+
+def test_the_keepers_mark_is_not_passed_on() -> None:
+    assert "NVRX_KEEPER" not in command(base_env={"NVRX_KEEPER": "1"}).env
+
+
+@pytest.mark.parametrize(
+    ("kind", "base_env", "argv"),
+    [
+        (Program.SCRIPT, {}, (sys.executable, "-u", "prog", "--rank=1", "$$HOME")),
+        (Program.MODULE, {}, (sys.executable, "-u", "-m", "prog", "--rank=1", "$$HOME")),
+        (Program.EXECUTABLE, {"PYTHON_EXEC": "/p"}, ("prog", "--rank=1", "$$HOME")),
+        (Program.SCRIPT, {"PYTHON_EXEC": "/p"}, ("/p", "-u", "prog", "--rank=1", "$$HOME")),
+    ],
+)
+def test_command_line(kind: Program, base_env: dict[str, str], argv: tuple[str, ...]) -> None:
+    launch = LaunchCommand("prog", ("--rank=${local_rank}", "$$HOME"), "/home", kind)
+    made = command(launch=launch, base_env=base_env)
+    assert made.argv == argv
+    assert made.cwd == "/home"
+
+
+def test_logs_lie_in_a_folder_per_rank_that_is_made_on_demand(tmp_path: Path) -> None:
+    made = command(log_dir=str(tmp_path))
+    folder = tmp_path / "job" / "attempt_2" / "round_3" / "rank_3"
+    assert made.stdout_path == str(folder / "stdout.log")
+    assert made.stderr_path == str(folder / "stderr.log")
+    make_folders([made])
+    make_folders([made])
+    assert folder.is_dir()
