@@ -3,14 +3,14 @@ starts find the product without an install."""
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import os
 import sys
 import threading
+import types
 import uuid
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ SESSION = uuid.uuid4().hex
 def pytest_configure(config: pytest.Config) -> None:
     """Mark all that descends from this session, let it import the working tree, and rooms their own kits."""
     config.stash[WIDER] = []
+    config.pluginmanager.register(WiderFixtures())
     os.environ[leaks.MARK] = SESSION
     sys.path.extend(str(room) for room in sorted(Path(__file__).parent.iterdir()) if room.is_dir())
     inherited = os.environ.get("PYTHONPATH")
@@ -53,17 +54,23 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     return (yield)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(
-    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
-) -> Iterator[None]:
-    """What a fixture of a wider scope brings up outlives the test that asked first."""
-    if fixturedef.scope == "function":
-        return (yield)
-    before = leaks.take(SESSION)
-    result = yield
-    request.config.stash[WIDER].append(leaks.take(SESSION) - before)
-    return result
+class WiderFixtures:
+    """What a fixture of a wider scope brings up outlives the test that asked first.
+
+    A plugin of its own: hooks of a conftest are not asked about fixtures of the session.
+    """
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+    ) -> Iterator[None]:
+        """Note what came with it."""
+        if fixturedef.scope == "function":
+            return (yield)
+        before = leaks.take(SESSION)
+        result = yield
+        request.config.stash[WIDER].append(leaks.take(SESSION) - before)
+        return result
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -83,38 +90,48 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         owner = getattr(item.obj, "hypothesis", None)
         if owner is not None and inspect.iscoroutinefunction(owner.inner_test):
-            owner.inner_test = _without_leftover_tasks(owner.inner_test)
+            owner.inner_test = leaks.without_leftover_tasks(owner.inner_test)
         elif inspect.iscoroutinefunction(item.obj):
-            item.obj = _without_leftover_tasks(item.obj)
-
-
-TestFunction = Callable[..., Coroutine[Any, Any, None]]
-
-
-def _without_leftover_tasks(function: TestFunction) -> TestFunction:
-    @functools.wraps(function)
-    async def checked(*args: Any, **kwargs: Any) -> None:
-        before = asyncio.all_tasks()
-        await function(*args, **kwargs)
-        await asyncio.sleep(0)  # a task that was just cancelled or told to end does so in this turn
-        left = [task for task in asyncio.all_tasks() - before if not task.done()]
-        assert not left, f"tasks outlived the test: {left}"
-
-    return checked
+            item.obj = leaks.without_leftover_tasks(item.obj)
 
 
 @pytest.fixture(autouse=True)
 def _product_never_blocks_the_loop() -> Iterator[None]:
     """Law 5's other half: a blocking call under a product frame in a running loop fails the test."""
-    blocking = BlockBuster(scanned_modules=[root.name for root in ROOTS])
-    blocking.functions["threading.Lock.acquire"].can_block_predicate = _joins_grpcs_poller
+    blocking = BlockBuster(scanned_modules=[root.name for root in ROOTS], excluded_modules=[_keeper()])
+    for name, function in blocking.functions.items():
+        if name == "threading.Lock.acquire":
+            function.can_block_predicate = _either(function.can_block_predicate, _joins_grpcs_poller)
+        elif name.startswith(("io.", "os.listdir", "os.scandir", "os.read")):
+            function.can_block_predicate = _either(function.can_block_predicate, _is_of_proc)
     blocking.activate()
     yield
     blocking.deactivate()
 
 
+def _either(*predicates: Callable[..., bool]) -> Callable[..., bool]:
+    return lambda *args, **kwargs: any(predicate(*args, **kwargs) for predicate in predicates)
+
+
+def _is_of_proc(subject: Any = "", *_: Any, **__: Any) -> bool:
+    """A folder or file of /proc, which is the kernel's memory: no device to wait for."""
+    path = (
+        os.readlink(f"/proc/self/fd/{subject}")
+        if isinstance(subject, int)
+        else getattr(subject, "name", subject)
+    )
+    return str(path).startswith("/proc/") or path == "/proc"
+
+
+def _keeper() -> types.ModuleType:
+    """Its package runs in a process of its own, without a loop; tests call it directly. The slash spares neighbours."""
+    package = types.ModuleType("keeper")
+    package.__path__ = [f"{ROOTS[1] / 'keeper'}/"]
+    return package
+
+
 def _joins_grpcs_poller(*_: Any, **__: Any) -> bool:
-    """The one exception: when its last channel or server is collected, grpc.aio joins its own poller thread."""
+    """When its last channel or server is collected, grpc.aio joins its own poller thread."""
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code.co_name == "join" and isinstance(frame.f_locals.get("self"), threading.Thread):

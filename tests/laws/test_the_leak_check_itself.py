@@ -98,14 +98,12 @@ async def test_grpc_needs_no_exemption(mark):
 
 
 def test_a_task_that_outlives_its_test_fails_it():
-    from conftest import _without_leftover_tasks  # noqa: PLC0415 - the function under test is conftest's
-
     async def leaves_a_task():
         leaves_a_task.task = asyncio.ensure_future(asyncio.Event().wait())
 
     async def run():
         with pytest.raises(AssertionError, match="tasks outlived"):
-            await _without_leftover_tasks(leaves_a_task)()
+            await leaks.without_leftover_tasks(leaves_a_task)()
         leaves_a_task.task.cancel()
 
     asyncio.run(run())

@@ -8,13 +8,16 @@ its event descriptors and its sockets.
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import gc
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 MARK = "NVRX_TEST_SESSION"
 SETTLE_S = 3.0
@@ -79,6 +82,26 @@ def _described(left: Resources) -> Iterator[str]:
     yield from (f"descriptor {number}: {target}" for number, target in left.descriptors)
     yield from (f"thread {thread.name}" for thread in left.threads)
     yield from (f"/dev/shm/{name}" for name in left.shared_memory if not _is_someone_elses(name))
+
+
+# Tasks
+
+TestFunction = Callable[..., Coroutine[Any, Any, None]]
+
+
+def without_leftover_tasks(function: TestFunction) -> TestFunction:
+    """The test, failing when tasks that it brought up are still there SETTLE_S after it returned."""
+
+    @functools.wraps(function)
+    async def checked(*args: Any, **kwargs: Any) -> None:
+        before = asyncio.all_tasks()
+        await function(*args, **kwargs)
+        left = asyncio.all_tasks() - before
+        if left:
+            _, left = await asyncio.wait(left, timeout=SETTLE_S)
+        assert not left, f"tasks outlived the test: {left}"
+
+    return checked
 
 
 # Processes
