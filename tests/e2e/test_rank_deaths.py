@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Literal
 
 import pytest
-from support.stage import TRAINING, Stage, stage
 from support.etcd_server import EtcdProcess
+from support.rank_deaths import KINDS, RANKS_PER_AGENT, play, train
+from support.stage import Stage, stage
 
-KINDS = ("exit", "raise", "sigkill", "segfault")
-Kind = Literal["exit", "raise", "sigkill", "segfault"]
-STEPS = ("--steps", "60", "--save-every", "20", "--crash-step", "50")
-TRAINS_S = 90.0
-
-
-def train(on: Stage, agents: int, *crash: str) -> str:
-    """Train on so many agents of two ranks; the line with the result, which exactly one agent printed."""
-    options = ("--nnodes", str(agents), "--nproc-per-node", "2", "--max-restarts", "2")
-    started = [
-        on.launch(
-            str(TRAINING), "--out", str(on.folder / "out"), *STEPS, *crash,
-            node=f"n{number}", options=options, environment={"OMP_NUM_THREADS": "1"},
-        )
-        for number in range(agents)
-    ]
-    assert [agent.ends(bound_s=TRAINS_S) for agent in started] == [0] * agents, on.told()
-    (result,) = [found for agent in started for found in re.findall(r"result: .*", agent.text)]
-    return result
+SENTENCES = {
+    "exit": r"exited with code 1",
+    "raise": r"raised CrashOnRequestError: rank \d was asked to fail at step 50 \(train_ddp.py:\d+\)",
+    "sigkill": r"was killed by SIGKILL",
+    "segfault": r"was killed by SIGSEGV",
+}
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +26,7 @@ def undisturbed(etcd: EtcdProcess) -> Callable[[int], str]:
     def result(agents: int) -> str:
         if agents not in results:
             with stage(etcd.endpoint) as made:
-                results[agents] = train(made, agents)
+                results[agents] = train(made, agents, None)
         return results[agents]
 
     return result
@@ -49,44 +36,23 @@ def undisturbed(etcd: EtcdProcess) -> Callable[[int], str]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("agents", [1, 2])
 def test_training_ends_with_the_result_of_an_undisturbed_one(
-    job: Stage, undisturbed: Callable[[int], str], agents: int, kind: Kind
+    job: Stage, undisturbed: Callable[[int], str], agents: int, kind: str
 ) -> None:
-    victim = 2 * agents - 1
-    result = train(job, agents, "--crash-rank", str(victim), "--crash-kind", kind)
+    result = train(job, agents, kind)
 
     assert result == undisturbed(agents)
-    assert (job.folder / "out" / "crashed").exists()
     for agent in job.agents:
         assert agent.said(r"round 1 runs: "), agent.text
         assert not agent.said(r"round 2 runs: "), agent.text
         assert agent.said(rf"^nvrx \S+ job {job.run_id} finished after 1 restart$"), agent.text
-    named = {
-        "exit": "exited with code 1",
-        "raise": r"raised CrashOnRequestError: rank \d was asked to fail at step 50 \(train_ddp.py:\d+\)",
-        "sigkill": "was killed by SIGKILL",
-        "segfault": "was killed by SIGSEGV",
-    }[kind]
     held = job.held()
-    assert re.search(named, held["0/rounds/0/end"].value["root"]["sentence"])
-    assert held["0/rounds/0/end"].value["root"]["rank"] == victim
+    root = held["0/rounds/0/end"].value["root"]
+    assert re.search(SENTENCES[kind], root["sentence"]), root
+    assert root["end"]["rank"] == RANKS_PER_AGENT * agents - 1
     assert held["0/outcome"].value["success"] is True
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("agents", [1, 2])
-def test_all_ranks_run_again(job: Stage, agents: int, kind: Kind) -> None:
+def test_all_ranks_run_again(job: Stage, agents: int, kind: str) -> None:
     play(job, agents, kind)
-
-
-def play(on: Stage, agents: int, kind: str) -> None:
-    """A job of ranks without torch in which the last rank fails once."""
-    count = 2 * agents
-    program = on.ranks("--fail", kind, "--fail-rank", str(count - 1), "--finish-from", "1")
-    options = ("--nnodes", str(agents), "--nproc-per-node", "2", "--max-restarts", "2")
-    started = [on.launch(*program, node=f"n{number}", options=options) for number in range(agents)]
-    codes = [agent.ends() for agent in started]
-    assert codes == [0] * agents, on.told()
-    again = on.tell("up", 1, count)
-    assert [one.rank for one in again] == list(range(count))
-    assert {one.world_size for one in again} == {count}
-    assert not any(one.round > 1 for one in on.news), on.told()
