@@ -184,7 +184,7 @@ class Entrance:
 
     def _judge_holder(self, holder: Node, lease: int, now: Now) -> Entry | None:
         """What to do about the holder of a wished id; None when it lives and the next id is to be tried."""
-        proof = self.proofs.get(holder.incarnation)
+        proof = self._proof(holder)
         if proof is None:
             return Prove(holder)
         if proof is Proof.DEAD:
@@ -213,8 +213,14 @@ class Entrance:
         holder = mirror.record(Node, key)
         if holder is None or holder.incarnation == self._me.incarnation:
             return False
-        proof = self.proofs.get(holder.incarnation)
+        proof = self._proof(holder)
         return proof is not None and proof is not Proof.DEAD
+
+    def _proof(self, holder: Node) -> Proof | None:
+        """What is known of a holder. An earlier life of this very process is over, and its ranks with it."""
+        if holder.process == self._me.process:
+            return Proof.DEAD
+        return self.proofs.get(holder.incarnation)
 
     def _open(self, keys: AttemptKeys, mirror: Mirror, now: Now, after: AttemptKeys | None = None) -> Open:
         node = self._me.node(self._me.node_id, now.utc, None)
