@@ -16,10 +16,11 @@ PROPOSALS = "etcd_server_proposals_committed_total"
 
 @dataclass(frozen=True)
 class Item:
-    """A key's value, decoded, and its lease, 0 for none."""
+    """A key's value, decoded, its lease, 0 for none, and the revision at which it was created."""
 
     value: dict[str, Any]
     lease: int
+    created: int
 
 
 class EtcdView:
@@ -38,7 +39,9 @@ class EtcdView:
         answer = self._call("/v3/kv/range", {"key": _coded(prefix), "range_end": _coded(last)})
         return {
             base64.b64decode(pair["key"]).decode(): Item(
-                json.loads(base64.b64decode(pair["value"])), int(pair.get("lease", 0))
+                json.loads(base64.b64decode(pair["value"])),
+                int(pair.get("lease", 0)),
+                int(pair["create_revision"]),
             )
             for pair in answer.get("kvs", [])
         }

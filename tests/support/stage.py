@@ -83,6 +83,7 @@ class Agent:
     def __init__(self, stage: Stage, command: Sequence[str], environment: Mapping[str, str], mark: str) -> None:
         self._stage = stage
         self.mark = mark
+        self.node: str | None = None
         self.text = ""
         self.popen = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -176,6 +177,12 @@ class Stage:
         """What etcd holds of the stage's job."""
         return self.etcd.job(self.run_id)
 
+    def coordinator(self, *agents: Agent) -> Agent:
+        """Which of them leads: the oldest candidate."""
+        found = [item for key, item in self.held().items() if "/election/" in key]
+        leader = min(found, key=lambda item: item.created).value["node_id"]
+        return next(agent for agent in agents if agent.node == leader)
+
     # Starting -----------------------------------------------------------------------------------------
 
     def launch(
@@ -189,10 +196,12 @@ class Stage:
         """Start an agent; without a program, of ranks that wait for SIGUSR1."""
         meeting = ["--rdzv-endpoint", self.endpoint, "--rdzv-id", run_id or self.run_id] if self.endpoint else []
         named = ["--node-id", node] if node else []
-        return self.run(
+        agent = self.run(
             *meeting, *named, "--log-dir", str(self.folder / "logs" / (node or "")), *options,
             *(program or self.ranks()), environment=environment,
         )
+        agent.node = node
+        return agent
 
     def run(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Agent:
         """Start `nvrx-launch` with exactly these arguments."""
