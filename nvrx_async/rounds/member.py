@@ -148,8 +148,8 @@ class Member:
                 self._lease_lost = True
             case PortReserved(round=number, port=port):
                 self._ports[number] = port
-            case Proven(incarnation=incarnation, proof=proof):
-                self._entrance.proofs[incarnation] = proof
+            case Proven(incarnation=incarnation, proof=proof, evidence=evidence):
+                self._entrance.proofs[incarnation], self._entrance.evidence[incarnation] = proof, evidence
             case LeaveRequested():
                 self._leave = self._leave or event
             case KeeperReady(generation=generation):
@@ -209,7 +209,8 @@ class Member:
         registered = self._registration
         if registered is None:
             return self._enter(now)
-        self._tell_once(("registered",), Registered(registered.node, registered.keys.attempt))
+        took_over = self._entrance.evidence.get(registered.node.succeeds or "", "")
+        self._tell_once(("registered",), Registered(registered.node, registered.keys.attempt, took_over))
         key = registered.keys.election(self._me.lease)
         if ("campaign",) not in self._told:
             self._told.add(("campaign",))
