@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import signal
 import statistics
 import sys
 import time
@@ -34,6 +35,7 @@ def main() -> int:
     parser.add_argument("--training", type=int, default=10, help="runs of a case of a training (default 10)")
     arguments = parser.parse_args()
     failures = 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all is cleaned up
     with etcd_process() as server:
         print(f"{'ranks':<10}{'death':<10}{'agents':<8}{'good':<12}{'median':<10}longest", flush=True)
         for agents, kind in itertools.product((1, 2), KINDS):

@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import urllib.request
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,13 +56,13 @@ class EtcdView:
         assert found, f"etcd counts no {name}"
         return float(found[1])
 
-    def messages(self) -> dict[str, int]:
+    def messages(self) -> Counter[str]:
         """How many messages etcd got from clients, by method."""
-        found: dict[str, int] = {}
+        found: Counter[str] = Counter()
         for match in re.finditer(r"^grpc_server_msg_received_total\{(.*)\} (\S+)$", self._metrics(), re.MULTILINE):
             method = re.search(r'grpc_method="(\w+)"', match[1])
-            if method and float(match[2]):
-                found[method[1]] = found.get(method[1], 0) + int(float(match[2]))
+            if method:
+                found[method[1]] += int(float(match[2]))
         return found
 
     def _metrics(self) -> str:

@@ -10,8 +10,6 @@ import argparse
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 
@@ -23,8 +21,8 @@ def main() -> None:
     arguments = parse_arguments()
     number, rank = int(os.environ["NVRX_ROUND"]), int(os.environ["RANK"])
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, *([signal.SIGTERM] if arguments.saves else [])})
-    for _ in range(arguments.lines):
-        print(f"line {_} of rank {rank}: {'x' * 40}")
+    for line in range(arguments.lines):
+        print(f"line {line} of rank {rank}: {'x' * 40}")
     if arguments.offspring:
         leave_a_grandchild(arguments.news)
     tell(arguments.news, "up")
@@ -50,16 +48,20 @@ def fail(kind: str) -> None:
 
 def leave_a_grandchild(news: Path) -> None:
     """A process of another session whose parent is dead: what a loader or a daemon of a training can leave."""
-    program = (
-        "import os, signal, sys\n"
-        "if os.fork(): os._exit(0)\n"
-        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from pathlib import Path\n"
-        "import rank_program\n"
-        f"rank_program.tell(Path({str(news)!r}), 'grandchild')\n"
-        "signal.pause()\n"
-    )
-    subprocess.run([sys.executable, "-c", program], start_new_session=True, check=True)
+    told, tells = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        tell(news, "grandchild")
+        os.close(tells)
+        while True:
+            signal.pause()
+    os.close(tells)
+    os.waitpid(child, 0)
+    os.read(told, 1)
+    os.close(told)
 
 
 def tell(news: Path, word: str) -> None:
