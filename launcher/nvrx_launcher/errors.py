@@ -39,3 +39,7 @@ class BadValueError(ValueError):
         super().__init__(reason)
         self.reason = reason
         self.hint = hint
+
+
+class KeeperStartError(LauncherError):
+    """The keeper did not come up; nothing of it is left."""

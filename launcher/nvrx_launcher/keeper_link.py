@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from nvrx_async.job.records import EndedBy
+from nvrx_launcher.errors import KeeperStartError
 from nvrx_launcher.keeper import frames
+from nvrx_launcher.keeper.errors import FrameError
 from nvrx_launcher.keeper.linux import become_subreaper, boottime_s
 from nvrx_launcher.keeper_events import (
     Fenced,
@@ -64,10 +66,6 @@ _KILL_SLACK_S = 2.0
 _SECOND_LOOK_S = 0.3
 
 
-class KeeperStartError(Exception):
-    """The keeper did not come up; nothing of it is left."""
-
-
 class Keeper:
     """A running keeper. Made by `Keeper.start`; `events` is to be read inside its context."""
 
@@ -77,7 +75,7 @@ class Keeper:
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         *,
         generation: int,
-        job_tag: str,
+        tag: str,
         unkillable_after_s: float,
     ) -> None:
         self.generation = generation
@@ -87,7 +85,7 @@ class Keeper:
         self.events: MemoryObjectReceiveStream[KeeperEvent] = events
         self._process = process
         self._reader, self._writer = streams
-        self._job_tag = job_tag
+        self._tag = tag
         self._unkillable_after_s = unkillable_after_s
         self._ready = asyncio.Event()
         self._closing = False
@@ -105,7 +103,7 @@ class Keeper:
     async def start(
         cls,
         generation: int,
-        job_tag: str,
+        tag: str,
         *,
         python: str = sys.executable,
         program: Path = PROGRAM,
@@ -123,12 +121,12 @@ class Keeper:
         options = {"--generation": generation, "--unkillable-after-s": unkillable_after_s}
         command = [*interpreter, *(str(word) for option in options.items() for word in option)]
         with anyio.CancelScope(shield=True):  # short, and a cancelled start would lose the process
-            process, streams = await _connect(command, _environment(job_tag))
+            process, streams = await _connect(command, _environment(tag))
         keeper = cls(
             process,
             streams,
             generation=generation,
-            job_tag=job_tag,
+            tag=tag,
             unkillable_after_s=unkillable_after_s,
         )
         # Not in a task group, which would wrap errors of the caller's body; `_close` waits for its end.
@@ -153,7 +151,7 @@ class Keeper:
         """Start these ranks: then RankStarted for each, or StartRefused.
 
         Raises:
-            nvrx_launcher.keeper.frames.FrameError: the environments are larger than 16 MiB in all.
+            FrameError: the environments are larger than 16 MiB in all.
         """
         self._order(
             "start",
@@ -195,7 +193,7 @@ class Keeper:
                     self._on_report(message)
         except ConnectionError:
             pass  # it died with orders unread
-        except frames.FrameError:
+        except FrameError:
             self._kill()  # what it says means nothing any more
         self._lost = True
         self._judge_later()
@@ -303,7 +301,7 @@ class Keeper:
         if self._closing and self._process.returncode == 0:
             return
         swept = await anyio.to_thread.run_sync(
-            functools.partial(sweep, self._job_tag, sessions=frozenset(self._sessions))
+            functools.partial(sweep, self._tag, sessions=frozenset(self._sessions))
         )
         if not self._closing:
             lost = KeeperLost(self.generation, _how(self._process), self._round, swept.killed, swept.alive)
@@ -325,9 +323,9 @@ async def _connect(
     return process, await asyncio.open_unix_connection(sock=ours)
 
 
-def _environment(job_tag: str) -> dict[str, str]:
+def _environment(tag: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not is_secret(name)}
-    return {**kept, MARK: job_tag, KEEPER_MARK: "1"}
+    return {**kept, MARK: tag, KEEPER_MARK: "1"}
 
 
 def _spawn(command: Sequence[str], fd: int, env: Mapping[str, str]) -> subprocess.Popen[bytes]:

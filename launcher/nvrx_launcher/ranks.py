@@ -16,10 +16,11 @@ from anyio.abc import TaskStatus
 from nvrx_async.faults import EndFacts, classify, last_lines, rank_error
 from nvrx_async.job.records import Assignment, EndedBy, FaultKind, Node, RankEnd
 from nvrx_async.rounds.events import Event, KeeperLost, KeeperReady, Proof, Proven, RankEnded, RanksGone
-from nvrx_launcher import keeper_link as link
+from nvrx_launcher import keeper_events as reports
 from nvrx_launcher.cgroup import oom_kills
 from nvrx_launcher.clock import utc
 from nvrx_launcher.config import WorkersConfig
+from nvrx_launcher.keeper_link import Keeper
 from nvrx_launcher.output import Output
 from nvrx_launcher.ports import ReservedPort, reserve_port
 from nvrx_launcher.sweep import Verdict, prove_dead
@@ -37,7 +38,7 @@ class _Round:
     commands: tuple[RankCommand, ...]
     oom_kills: int
     fenced: bool = False
-    exits: dict[int, tuple[link.RankExited, str]] = field(default_factory=dict)
+    exits: dict[int, tuple[reports.RankExited, str]] = field(default_factory=dict)
 
 
 class NodeRanks:
@@ -61,7 +62,7 @@ class NodeRanks:
         self._warn = warn
         self._tell: Callable[[Event], None] = _nobody_listens
         self._job: RankJob | None = None
-        self._keeper: link.Keeper | None = None
+        self._keeper: Keeper | None = None
         self._round: _Round | None = None
         self._ports: dict[int, ReservedPort] = {}
         self._good_until_s = 0.0
@@ -100,7 +101,7 @@ class NodeRanks:
         try:
             while True:
                 generation += 1
-                async with link.Keeper.start(generation, self._tag) as keeper:
+                async with Keeper.start(generation, self._tag) as keeper:
                     self._keeper = keeper
                     keeper.good_until(self._good_until_s)
                     self._tell(KeeperReady(generation))
@@ -162,30 +163,30 @@ class NodeRanks:
 
     # What the keeper reports --------------------------------------------------------------------------
 
-    async def _on(self, event: link.KeeperEvent, keeper: link.Keeper) -> None:
+    async def _on(self, event: reports.KeeperEvent, keeper: Keeper) -> None:
         match event:
-            case link.RankExited():
+            case reports.RankExited():
                 await self._exited(event)
-            case link.RoundGone(round=number, unkillable=unkillable, lost_bytes=lost_bytes):
+            case reports.RoundGone(round=number, unkillable=unkillable, lost_bytes=lost_bytes):
                 if lost_bytes:
                     self._warn(
                         f"round {number}: {lost_bytes} bytes of output are lost, the log could not be written"
                     )
                 await self._gone(unkillable)
-            case link.Fenced():
+            case reports.Fenced():
                 if self._round is not None:
                     self._round.fenced = True
                 self._warn(
                     "the lease was not renewed in time: the keeper killed all ranks (etcd out of reach?)"
                 )
-            case link.StartRefused(code=code, reason=reason):
+            case reports.StartRefused(code=code, reason=reason):
                 kind = FaultKind.FENCED if code == "fence" else FaultKind.START_FAILED
                 self._gone_unstarted(kind, reason)
-            case link.Grew(local_rank=local_rank, stream=stream):
+            case reports.Grew(local_rank=local_rank, stream=stream):
                 self._output.grew(local_rank, stream, keeper)
-            case link.SpoolWarning(path=path, error=error):
+            case reports.SpoolWarning(path=path, error=error):
                 self._warn(f"{path} cannot be written: {error}; the rank goes on, its output is lost")
-            case link.KeeperLost(generation=generation, how=how, alive=alive):
+            case reports.KeeperLost(generation=generation, how=how, alive=alive):
                 self._keeper = None
                 self._warn(f"the keeper died ({how}), and all ranks of this node with it")
                 self._tell(KeeperLost(generation))
@@ -193,7 +194,7 @@ class NodeRanks:
             case _:
                 pass
 
-    async def _exited(self, event: link.RankExited) -> None:
+    async def _exited(self, event: reports.RankExited) -> None:
         running = self._round
         if running is None or running.assignment.round != event.round:
             return

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 
-from nvrx_async.etcd.background import scoped
 from nvrx_async.etcd.wire import grpc, messages
 
 if TYPE_CHECKING:

@@ -67,7 +67,9 @@ async def _ask_all(caller: Caller, attempt_s: float) -> tuple[Any, dict[Connecti
         with anyio.move_on_after(attempt_s) as attempt:
             try:
                 metadata = await caller.prepared(connection)
-                call = connection.maintenance.Status(messages.StatusRequest(), timeout=attempt_s, metadata=metadata)
+                call = connection.maintenance.Status(
+                    messages.StatusRequest(), timeout=attempt_s, metadata=metadata
+                )
                 answer = await scoped(call)
             except UnavailableError as error:
                 said[connection] = error.evidence[0] if error.evidence else error.cause

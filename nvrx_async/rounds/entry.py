@@ -81,7 +81,14 @@ class Refuse:
     message: str
 
 
-Entry = Open | Register | Inside | Prove | Evict | Pause | Adopt | Refuse
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """The attempt that this process belonged to was replaced while it was away."""
+
+    reason: str
+
+
+Entry = Open | Register | Inside | Prove | Evict | Pause | Adopt | Refuse | Superseded
 
 
 class Entrance:
@@ -118,8 +125,12 @@ class Entrance:
         inside = self._inside(keys, mirror)
         if inside is not None:
             return inside
+        if self._me.attempt is not None and self._me.attempt != keys.attempt:
+            return Superseded(f"attempt {keys.attempt} replaced attempt {self._me.attempt}")
         outcome = mirror.record(Outcome, keys.outcome)
         if outcome is not None:
+            if self._me.attempt is not None:
+                return Adopt(outcome)
             if self._me.launch_id is not None and outcome.launch_id == self._me.launch_id:
                 return Adopt(outcome)
             return self._open(AttemptKeys(keys.run_id, keys.attempt + 1), mirror, now, after=keys)

@@ -12,10 +12,9 @@ import pytest
 import pytest_asyncio
 from blockbuster import BlockBuster, blockbuster_ctx
 from grpc.aio import init_grpc_aio
-
-from nvrx_async.etcd import EtcdClient, EtcdConfig
 from support.etcd_server import EtcdProcess, etcd_process
 
+from nvrx_async.etcd import EtcdClient, EtcdConfig
 
 # Holds gRPC's one poller for all tests: else it comes and goes with the channels, its socket pair too.
 init_grpc_aio()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from support.etcd_server import etcd_process
 
 from nvrx_async.etcd import (
     AuthenticationError,
@@ -18,7 +19,6 @@ from nvrx_async.etcd import (
 from nvrx_async.etcd.bootstrap import enable_users
 from nvrx_async.etcd.types import Listing, Put, Scope, Txn
 from nvrx_async.etcd.wire import messages
-from support.etcd_server import etcd_process
 
 ROOT = Credentials("root", "pw")
 

@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from support.etcd_server import etcd_process
+from support.fake_etcd import HEADER, FakeEtcd
 
 from nvrx_async.etcd import (
     EtcdClient,
@@ -17,8 +19,6 @@ from nvrx_async.etcd import (
 )
 from nvrx_async.etcd.types import CreatedAt, Delete, Exists, ModifiedAt, Put, Scope, Txn
 from nvrx_async.etcd.wire import messages
-from support.etcd_server import etcd_process
-from support.fake_etcd import HEADER, FakeEtcd
 
 
 async def test_a_txn_writes_all_at_one_revision(client, prefix):
@@ -49,14 +49,18 @@ async def test_every_condition_holds_and_fails_as_it_says(client, prefix):
     ]:
         only_compares = await client.commit(Txn((condition,), ()))
         assert only_compares.succeeded is holds, condition
-        writes = await client.commit(Txn((condition,), (Put(f"{prefix}written", b"x"), Delete(Scope(absent)))))
+        writes = await client.commit(
+            Txn((condition,), (Put(f"{prefix}written", b"x"), Delete(Scope(absent))))
+        )
         assert writes.succeeded is holds, condition
         assert (await client.get(f"{prefix}written") is not None) is holds
         await client.commit(Txn((), (Delete(Scope(f"{prefix}written")),)))
 
 
 async def test_delete_of_a_prefix_takes_all_of_it_and_nothing_else(client, prefix):
-    await client.commit(Txn((), (Put(f"{prefix}d/1", b""), Put(f"{prefix}d/2", b""), Put(f"{prefix}d0", b""))))
+    await client.commit(
+        Txn((), (Put(f"{prefix}d/1", b""), Put(f"{prefix}d/2", b""), Put(f"{prefix}d0", b"")))
+    )
     await client.commit(Txn((), (Delete(Scope(f"{prefix}d/", prefix=True)),)))
     assert [item.key for item in (await client.list(Scope(prefix, prefix=True))).items] == [f"{prefix}d0"]
 
@@ -125,7 +129,9 @@ async def test_a_frozen_server_makes_the_outcome_unknown_and_the_read_unavailabl
             await client.commit(Txn((), (Put(prefix, b"1"),)))
         with pytest.raises(UnavailableError, match="DEADLINE_EXCEEDED"):
             await client.get(prefix)
-        with pytest.raises(UnavailableError):  # the endpoint has failed, so it is asked before it is written to
+        with pytest.raises(
+            UnavailableError
+        ):  # the endpoint has failed, so it is asked before it is written to
             await client.commit(Txn((), (Put(f"{prefix}second", b"1"),)))
         etcd.thaw()
         await client.get(prefix)

@@ -6,16 +6,27 @@ import asyncio
 import socket
 
 import pytest
-
-from nvrx_async.etcd import EtcdClient, EtcdConfig, Feed, Session, Tls, TlsError, TlsFileError, UnavailableError
-from nvrx_async.etcd.types import Put, Scope, Txn
 from support.certificates import Authority
 from support.etcd_server import EtcdProcess, etcd_folder, free_ports
+
+from nvrx_async.etcd import (
+    EtcdClient,
+    EtcdConfig,
+    Feed,
+    Session,
+    Tls,
+    TlsError,
+    TlsFileError,
+    UnavailableError,
+)
+from nvrx_async.etcd.types import Put, Scope, Txn
 
 
 async def test_any_endpoint_that_answers_will_do(shared_etcd, prefix):
     dead = [f"127.0.0.1:{port}" for port in free_ports(2)]
-    async with EtcdClient(EtcdConfig((dead[0], "no.such.host.invalid:1", shared_etcd.endpoint, dead[1]))) as client:
+    async with EtcdClient(
+        EtcdConfig((dead[0], "no.such.host.invalid:1", shared_etcd.endpoint, dead[1]))
+    ) as client:
         status = await client.first_contact(10)
         assert status.cluster_id == client.cluster_id
         assert (await client.commit(Txn((), (Put(prefix, b""),)))).succeeded
@@ -105,7 +116,9 @@ async def test_the_name_in_the_certificate_may_be_another_than_the_hosts(secure,
 async def test_a_wrong_authority_is_said_at_once(secure, tls, authorities):
     wrong = Tls(authorities[1].ca_file, tls.cert_file, tls.key_file)
     async with EtcdClient(EtcdConfig((secure.endpoint,), tls=wrong)) as client:
-        with pytest.raises(TlsError, match="certificate is not trusted: unable to get local issuer") as caught:
+        with pytest.raises(
+            TlsError, match="certificate is not trusted: unable to get local issuer"
+        ) as caught:
             await asyncio.wait_for(client.first_contact(600), 20)
     assert "CA file" in caught.value.hint
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from support.etcd_server import etcd_cluster, leader_of
 
 from nvrx_async.etcd import EtcdClient, EtcdConfig, Feed, OutcomeUnknownError, Session, UnavailableError
 from nvrx_async.etcd.types import CreatedAt, Put, Scope, Txn
-from support.etcd_server import etcd_cluster, leader_of
 
 
 @pytest.fixture

@@ -3,14 +3,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-
 from aetcd.rpc import kv_pb2 as mvcc
+from support.etcd_server import free_ports
+from support.fake_etcd import HEADER, FakeEtcd
 
 from nvrx_async.etcd import EtcdClient, EtcdConfig, Feed, ForeignClusterError
 from nvrx_async.etcd.types import Delete, Deleted, KeyValue, Listing, Put, Scope, Txn
 from nvrx_async.etcd.wire import messages
-from support.etcd_server import free_ports
-from support.fake_etcd import HEADER, FakeEtcd
 
 
 async def put(client, *keys, value=b""):
@@ -111,16 +110,18 @@ async def test_ten_thousand_events_at_once_each_once(client, prefix):
 async def test_a_batch_behind_a_restart_arrives_once_and_whole(etcd, prefix):
     """10,000 changes while the feed has no stream: resumed from the revision after the last one seen."""
     scope = Scope(prefix, prefix=True)
-    async with EtcdClient(EtcdConfig((etcd.endpoint,))) as client, EtcdClient(EtcdConfig((etcd.endpoint,))) as writer:
-        async with Feed(client) as feed:
-            feed.set_scopes(frozenset({scope}))
-            await take(feed, 1)
-            first = await put(writer, f"{prefix}first")
-            assert (await take(feed, 1))[0].mod_revision == first
-            await asyncio.to_thread(etcd.restart)
-            keys = tuple(f"{prefix}{n:03}" for n in range(125))
-            revisions = [await put(writer, *keys, value=bytes(500)) for _ in range(80)]
-            seen = await take(feed, 10_000)
+    async with (
+        EtcdClient(EtcdConfig((etcd.endpoint,))) as client,
+        EtcdClient(EtcdConfig((etcd.endpoint,))) as writer,Feed(client) as feed
+    ):
+        feed.set_scopes(frozenset({scope}))
+        await take(feed, 1)
+        first = await put(writer, f"{prefix}first")
+        assert (await take(feed, 1))[0].mod_revision == first
+        await asyncio.to_thread(etcd.restart)
+        keys = tuple(f"{prefix}{n:03}" for n in range(125))
+        revisions = [await put(writer, *keys, value=bytes(500)) for _ in range(80)]
+        seen = await take(feed, 10_000)
     assert [item.mod_revision for item in seen] == [revision for revision in revisions for _ in range(125)]
 
 

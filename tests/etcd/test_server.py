@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.etcd_server import free_ports
 
 from nvrx_async.etcd import (
     AddressInUseError,
@@ -22,7 +23,6 @@ from nvrx_async.etcd import (
     find_binary,
 )
 from nvrx_async.etcd.types import Put, Txn
-from support.etcd_server import free_ports
 
 
 def config(server, credentials=None):
@@ -165,6 +165,8 @@ async def test_the_server_dies_with_its_owner_on_sigkill():
 
 def test_the_trampoline_runs_nothing_when_its_parent_is_gone():
     trampoline = Path(sys.modules["nvrx_async.etcd.process"].__file__).with_name("trampoline.py")
-    ran = subprocess.run([sys.executable, "-I", "-S", trampoline, "1", "/bin/echo", "ran"], capture_output=True)
+    ran = subprocess.run(
+        [sys.executable, "-I", "-S", trampoline, "1", "/bin/echo", "ran"], capture_output=True
+    )
     assert ran.returncode == 125
     assert ran.stdout == b""

@@ -4,11 +4,11 @@ import asyncio
 
 import anyio
 import pytest
+from support.fake_etcd import HEADER, FakeEtcd
 
 from nvrx_async.etcd import EtcdClient, EtcdConfig, LeaseNotFoundError, Session, UnavailableError, boottime
 from nvrx_async.etcd.types import Put, Txn
 from nvrx_async.etcd.wire import messages
-from support.fake_etcd import HEADER, FakeEtcd
 
 
 def keep_alive_answer(ttl=6):
@@ -90,13 +90,12 @@ async def test_a_revoked_lease_is_lost_at_the_next_renewal_and_never_replaced(cl
 
 
 async def test_lost_a_ttl_after_the_last_acknowledged_send_when_etcd_is_gone(etcd):
-    async with EtcdClient(EtcdConfig((etcd.endpoint,))) as client:
-        async with Session(client, ttl_s=2) as session:
-            etcd.kill()
-            await session.lost.wait()
-            assert boottime() - session.renewed_at_s >= session.ttl_s
-            assert "no renewal was acknowledged" in session.lost_because
-            assert "refused" in session.lost_because
+    async with EtcdClient(EtcdConfig((etcd.endpoint,))) as client, Session(client, ttl_s=2) as session:
+        etcd.kill()
+        await session.lost.wait()
+        assert boottime() - session.renewed_at_s >= session.ttl_s
+        assert "no renewal was acknowledged" in session.lost_because
+        assert "refused" in session.lost_because
 
 
 async def test_a_restart_shorter_than_the_ttl_keeps_the_lease(etcd, prefix):
@@ -188,7 +187,10 @@ async def test_a_doubtful_lease_gone_is_asked_again_after_a_linearizable_read():
             yield keep_alive_answer(next(ttls))
 
     renewed = []
-    async with FakeEtcd(keep_alive=keep_alive) as server, EtcdClient(EtcdConfig((server.endpoint,))) as client:
+    async with (
+        FakeEtcd(keep_alive=keep_alive) as server,
+        EtcdClient(EtcdConfig((server.endpoint,))) as client,
+    ):
         async with Session(client, ttl_s=60, on_renewed=renewed.append) as session:
             session.renew_now()
             async with asyncio.timeout(5):
@@ -218,7 +220,10 @@ async def test_cadence_with_a_clock_of_the_test():
             return now
 
     renewed = []
-    async with FakeEtcd(keep_alive=keep_alive) as server, EtcdClient(EtcdConfig((server.endpoint,))) as client:
+    async with (
+        FakeEtcd(keep_alive=keep_alive) as server,
+        EtcdClient(EtcdConfig((server.endpoint,))) as client,
+    ):
         async with Session(client, ttl_s=6, clock=Clock(), on_renewed=renewed.append) as session:
             while len(renewed) < 20:
                 now += 0.5  # a wait of the session is shortened by hurrying it without a renewal

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
-import pytest
 
 from nvrx_launcher.keeper import processes
 from nvrx_launcher.keeper.linux import boottime_s
@@ -124,17 +123,6 @@ def python(code: str) -> str:
     return f"exec {shlex.quote(sys.executable)} -I -S -u -c {shlex.quote(code)}"
 
 
-@pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
-    """No descriptor and no child of a test stays."""
-    fds = _descriptors()
-    yield
-    me = os.getpid()
-    children = [stat.pid for stat in processes.table().values() if stat.parent == me]
-    assert children == []
-    assert _descriptors() - fds == set()
-
-
 @contextmanager
 def bystander() -> Iterator[subprocess.Popen[bytes]]:
     """A child of this process, with a child of its own, that no sweep may touch."""
@@ -154,12 +142,3 @@ def reap_orphans() -> None:
     for stat in processes.table().values():
         if stat.parent == os.getpid() and not stat.alive:
             os.waitpid(stat.pid, os.WNOHANG)
-
-
-def _descriptors() -> set[str]:
-    """Open descriptors with what they lead to, but for those of the event loop and of the listing."""
-    found = set()
-    for link in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            found.add(f"{link.name} {link.readlink()}")
-    return found

@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 from blockbuster import blockbuster_ctx
-from keeper_kit import Bench, alive, bench, death, marked, nothing_left, python
+from keeper_kit import Bench, alive, bench, death, marked, python
 
 from nvrx_async.job.records import EndedBy
+from nvrx_launcher.errors import KeeperStartError
 from nvrx_launcher.keeper.linux import boottime_s
 from nvrx_launcher.keeper_events import Fenced, KeeperLost, RankExited, RankStarted, StartRefused
-from nvrx_launcher.keeper_link import PROGRAM, Keeper, KeeperStartError
+from nvrx_launcher.keeper_link import PROGRAM, Keeper
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-__all__ = ["nothing_left"]
 
 
 @pytest.mark.parametrize(
@@ -129,6 +128,22 @@ async def test_who_is_stopped_was_ended_by_us(tmp_path: Path) -> None:
         assert (ends[1].exit_code, ends[1].by) == (5, EndedBy.US)
 
 
+async def test_who_ended_before_the_stop_was_not_ended_by_it(tmp_path: Path) -> None:
+    async with bench(tmp_path) as b:
+        os.mkfifo(tmp_path / "go")
+        b.run("echo up; read go < go; exit 3", "exec sleep 1000")
+        pid = (await b.until(RankStarted)).pid
+        await b.wait_for_line("up")
+        os.kill(b.keeper.pid, signal.SIGSTOP)  # order and end reach it at once
+        await anyio.to_thread.run_sync((tmp_path / "go").write_text, "\n")
+        await death(pid)
+        b.keeper.stop(0, 15)
+        os.kill(b.keeper.pid, signal.SIGCONT)
+        await b.gone()
+        ends = {end.local_rank: (end.exit_code, end.by) for end in b.all(RankExited)}
+        assert ends == {0: (3, EndedBy.ITSELF), 1: (None, EndedBy.US)}
+
+
 async def test_a_stop_right_after_the_start_is_not_lost(tmp_path: Path) -> None:
     async with bench(tmp_path) as b:
         for number in range(10):
@@ -222,6 +237,7 @@ async def test_ranks_end_at_the_deadline_which_can_move_on_but_not_back(tmp_path
         b.run("trap '' TERM; setsid sleep 1000 & echo up; wait", good_for_s=0.4)
         b.keeper.good_until(now_s + 0.8)
         b.keeper.good_until(now_s + 0.1)
+        b.keeper._order("fence", good_until_s=now_s + 0.1)  # the keeper itself knows better, too
         fenced = await b.until(Fenced)
         assert fenced.round == 0
         await b.gone()
@@ -292,14 +308,14 @@ async def test_the_keeper_survives_signals_meant_for_the_agent(tmp_path: Path) -
 
 async def test_no_descriptor_is_lost_over_many_rounds_and_the_keeper_stays_small(tmp_path: Path) -> None:
     async with bench(tmp_path) as b:
-        before = len(os.listdir(f"/proc/{b.keeper.pid}/fd"))  # noqa: PTH208 - a count
+        before = len(os.listdir(f"/proc/{b.keeper.pid}/fd"))
         for number in range(50):
             b.run("echo x", "exec sleep 1000", "nope-nope", round=number)
             await b.until(RankStarted)
             b.keeper.stop(number, 0)
             await b.gone()
-        assert len(os.listdir(f"/proc/{b.keeper.pid}/fd")) == before  # noqa: PTH208 - a count
-        with open(f"/proc/{b.keeper.pid}/status") as status:  # noqa: ASYNC230, PTH123 - of the test
+        assert len(os.listdir(f"/proc/{b.keeper.pid}/fd")) == before
+        with open(f"/proc/{b.keeper.pid}/status") as status:  # noqa: ASYNC230 - of the test
             resident_kb = next(int(line.split()[1]) for line in status if "VmRSS" in line)
         assert resident_kb < 16 << 10
 
@@ -332,14 +348,14 @@ async def test_the_end_of_the_context_kills_everything_also_when_its_body_fails(
 
 async def test_a_rank_that_cannot_be_forked_is_told_and_costs_no_descriptor(tmp_path: Path) -> None:
     async with bench(tmp_path) as b:
-        before = len(os.listdir(f"/proc/{b.keeper.pid}/fd"))  # noqa: PTH208 - a count
+        before = len(os.listdir(f"/proc/{b.keeper.pid}/fd"))
         resource.prlimit(b.keeper.pid, resource.RLIMIT_NOFILE, (before + 3, before + 3))
         b.run("true")
         ended = await b.until(RankExited)
         assert ended.failure is not None
         assert (ended.failure.errno, ended.failure.step) == (errno.EMFILE, "fork")
         await b.gone()
-        assert len(os.listdir(f"/proc/{b.keeper.pid}/fd")) == before  # noqa: PTH208 - a count
+        assert len(os.listdir(f"/proc/{b.keeper.pid}/fd")) == before
 
 
 async def test_an_order_that_comes_twice_changes_nothing(tmp_path: Path) -> None:

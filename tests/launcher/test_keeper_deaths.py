@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 import pytest
-from keeper_kit import PATIENCE_S, alive, bench, bystander, death, marked, nothing_left, reap_orphans
+from keeper_kit import PATIENCE_S, alive, bench, bystander, death, marked, reap_orphans
 
 from nvrx_launcher.keeper import processes
 from nvrx_launcher.keeper.linux import boottime_s
@@ -21,8 +21,6 @@ from nvrx_launcher.sweep import sweep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-__all__ = ["nothing_left"]
 
 ROOT = Path(__file__).parents[2]
 # A rank that ignores SIGTERM, with a child, and a grandchild that is an orphan in a session of its own.

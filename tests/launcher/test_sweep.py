@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from keeper_kit import alive, bystander, marked, nothing_left, reap_orphans
+from keeper_kit import alive, bystander, marked, reap_orphans
 
 from nvrx_async.job.records import Node, Process
 from nvrx_launcher.keeper import processes
@@ -21,7 +21,6 @@ from nvrx_launcher.sweep import (
     MARK,
     Verdict,
     become_subreaper,
-    job_tag,
     prove_dead,
     sweep,
     this_process,
@@ -31,8 +30,6 @@ from nvrx_launcher.sweep import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-__all__ = ["nothing_left"]
 
 
 @contextmanager
@@ -70,16 +67,16 @@ def tag() -> str:
 def record_of(pid: int) -> Process:
     stat = processes.read_stat(pid)
     assert stat is not None
-    return dataclasses.replace(this_process(), pid=pid, start_ticks=stat.start_ticks)
+    return dataclasses.replace(this_process(""), pid=pid, start_ticks=stat.start_ticks)
 
 
 def node(process: Process, tag: str) -> Node:
-    _, node_id, incarnation = tag.split("/")
-    return Node(node_id, incarnation, "host", "host", 1, process, "2026-01-01T00:00:00Z")
+    marked_process = dataclasses.replace(process, tag=tag)
+    return Node("node", "incarnation", "host", "host", 1, marked_process, "2026-01-01T00:00:00Z")
 
 
 def test_this_process_lives() -> None:
-    assert verdict(this_process()) is Verdict.ALIVE
+    assert verdict(this_process("")) is Verdict.ALIVE
 
 
 def test_a_process_is_dead_when_it_is_a_zombie_and_when_it_is_reaped() -> None:
@@ -95,16 +92,16 @@ def test_a_process_is_dead_when_it_is_a_zombie_and_when_it_is_reaped() -> None:
 
 
 def test_a_reused_pid_is_another_process() -> None:
-    other = dataclasses.replace(this_process(), start_ticks=this_process().start_ticks - 1)
+    other = dataclasses.replace(this_process(""), start_ticks=this_process("").start_ticks - 1)
     assert verdict(other) is Verdict.DEAD
 
 
 @pytest.mark.parametrize("changes", [{"boot_id": "another"}, {"pid_namespace": "pid:[1]"}])
 def test_what_another_boot_or_namespace_saw_is_unknown(changes: dict[str, Any], tag: str) -> None:
-    gone = dataclasses.replace(this_process(), pid=2**22 + 1, **changes)
+    gone = dataclasses.replace(this_process(""), pid=2**22 + 1, **changes)
     assert verdict(gone) is Verdict.UNKNOWN
-    proof = prove_dead(node(gone, tag), "run")
-    assert not proof.dead
+    proof = prove_dead(node(gone, tag))
+    assert proof.verdict is Verdict.UNKNOWN
     assert "nobody can tell" in proof.evidence
 
 
@@ -166,25 +163,24 @@ def test_what_outlives_a_sweep_is_named(tag: str, monkeypatch: pytest.MonkeyPatc
 def test_dead_means_that_nothing_it_started_lives(tag: str, monkeypatch: pytest.MonkeyPatch) -> None:
     become_subreaper()
     with child(SLEEPER) as agent, child(SPLITTER, tag):
-        assert job_tag("run", *tag.split("/")[1:]) == tag
         registered = node(record_of(agent.pid), tag)
-        living = prove_dead(registered, "run")
-        assert not living.dead
+        living = prove_dead(registered)
+        assert living.verdict is Verdict.ALIVE
         assert f"pid {agent.pid}) lives" in living.evidence
         assert len(marked(tag)) == 2
         agent.kill()
         agent.wait()
         with monkeypatch.context() as patch:
             patch.setattr(processes, "kill", lambda _: False)
-            stuck = prove_dead(registered, "run", within_s=0.1)
-        assert not stuck.dead
+            stuck = prove_dead(registered, within_s=0.1)
+        assert stuck.verdict is Verdict.UNKNOWN
         assert "SIGKILL does not end" in stuck.evidence
-        proof = prove_dead(registered, "run")
-        assert proof.dead
+        proof = prove_dead(registered)
+        assert proof.verdict is Verdict.DEAD
         assert "ended what it had left" in proof.evidence
         assert marked(tag) == []
     reap_orphans()
-    assert "left" not in prove_dead(registered, "run").evidence
+    assert "left" not in prove_dead(registered).evidence
 
 
 def test_a_name_with_brackets_and_blanks_is_read_right(tmp_path: Path) -> None:

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nvrx_async.job.records import Assignment, Seat
-from nvrx_launcher.workers import (
-    Identity,
-    LaunchCommand,
-    LogPaths,
-    Program,
-    RankCommand,
-    is_secret,
-    make_folders,
-    rank_command,
-)
+from nvrx_launcher.config import ProgramKind, WorkersConfig
+from nvrx_launcher.workers import RankCommand, RankJob, is_secret, make_folders, rank_command
 
 ASSIGNMENT = Assignment(
     round=3,
@@ -27,23 +19,30 @@ ASSIGNMENT = Assignment(
     master_address="10.0.0.1",
     master_port=4711,
 )
-IDENTITY = Identity("job", 2, "n1", "inc")
+WORKERS = WorkersConfig(
+    argv=("python", "-u", "train.py", "--x", "1"),
+    kind=ProgramKind.SCRIPT,
+    program="train.py",
+    role="trainer",
+    stop_timeout_s=15,
+    startup_grace_s=30,
+    omp_num_threads=1,
+)
 
 
 def command(
     local_rank: int = 1,
-    launch: LaunchCommand | None = None,
     base_env: dict[str, str] | None = None,
-    assignment: Assignment = ASSIGNMENT,
-    log_dir: str = "/logs",
+    workers: WorkersConfig = WORKERS,
+    folder: str = "/logs/job",
 ) -> RankCommand:
     return rank_command(
-        assignment,
+        ASSIGNMENT,
         local_rank,
-        launch=launch or LaunchCommand("train.py", ("--x", "1"), "/home", role="trainer", max_restarts=5),
-        identity=IDENTITY,
-        paths=LogPaths(Path(log_dir), "job", 2),
+        workers=workers,
+        job=RankJob("job", 2, "n1", 5, Path(folder), "job/0123"),
         base_env=base_env or {},
+        cwd="/home",
     )
 
 
@@ -73,7 +72,7 @@ def test_environment_is_torchruns_and_ours() -> None:
         "NVRX_ATTEMPT": "2",
         "NVRX_ROUND": "3",
         "NVRX_NODE_ID": "n1",
-        "NVRX_JOB_TAG": "job/n1/inc",
+        "NVRX_JOB_TAG": "job/0123",
     }
 
 
@@ -91,12 +90,11 @@ def test_a_persons_settings_win_over_defaults_but_not_over_the_place_in_the_worl
     assert env["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
     assert env["PYTHONUNBUFFERED"] == ""
     assert env["RANK"] == "3"
-    assert env["NVRX_JOB_TAG"] == "job/n1/inc"
+    assert env["NVRX_JOB_TAG"] == "job/0123"
 
 
-def test_one_rank_on_a_node_may_use_all_threads() -> None:
-    alone = Assignment(0, Seat("n1", "inc", "h", 0, 0, 1), 1, 1, "h", 1)
-    assert "OMP_NUM_THREADS" not in command(0, assignment=alone).env
+def test_threads_are_left_alone_where_the_configuration_says_so() -> None:
+    assert "OMP_NUM_THREADS" not in command(workers=replace(WORKERS, omp_num_threads=None)).env
 
 
 @pytest.mark.parametrize(
@@ -120,25 +118,16 @@ def test_the_keepers_mark_is_not_passed_on() -> None:
     assert "NVRX_KEEPER" not in command(base_env={"NVRX_KEEPER": "1"}).env
 
 
-@pytest.mark.parametrize(
-    ("kind", "base_env", "argv"),
-    [
-        (Program.SCRIPT, {}, (sys.executable, "-u", "prog", "--rank=1", "$$HOME")),
-        (Program.MODULE, {}, (sys.executable, "-u", "-m", "prog", "--rank=1", "$$HOME")),
-        (Program.EXECUTABLE, {"PYTHON_EXEC": "/p"}, ("prog", "--rank=1", "$$HOME")),
-        (Program.SCRIPT, {"PYTHON_EXEC": "/p"}, ("/p", "-u", "prog", "--rank=1", "$$HOME")),
-    ],
-)
-def test_command_line(kind: Program, base_env: dict[str, str], argv: tuple[str, ...]) -> None:
-    launch = LaunchCommand("prog", ("--rank=${local_rank}", "$$HOME"), "/home", kind)
-    made = command(launch=launch, base_env=base_env)
-    assert made.argv == argv
+def test_each_argument_may_ask_for_its_local_rank_and_nothing_else_is_touched() -> None:
+    words = ("prog", "--rank=${local_rank}", "$$HOME", "${LOCAL_RANK}")
+    made = command(workers=replace(WORKERS, argv=words))
+    assert made.argv == ("prog", "--rank=1", "$$HOME", "${LOCAL_RANK}")
     assert made.cwd == "/home"
 
 
 def test_logs_lie_in_a_folder_per_rank_that_is_made_on_demand(tmp_path: Path) -> None:
-    made = command(log_dir=str(tmp_path))
-    folder = tmp_path / "job" / "attempt_2" / "round_3" / "rank_3"
+    made = command(folder=str(tmp_path))
+    folder = tmp_path / "attempt_2" / "round_3" / "rank_3"
     assert made.stdout_path == str(folder / "stdout.log")
     assert made.stderr_path == str(folder / "stderr.log")
     make_folders([made])

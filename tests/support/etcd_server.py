@@ -28,7 +28,9 @@ def free_ports(count: int) -> list[int]:
 class EtcdProcess:
     """One member. Blocking on purpose: call it between awaits, or in a thread."""
 
-    def __init__(self, folder: Path, *, name: str = "m0", flags: Sequence[str] = (), secure: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, name: str = "m0", flags: Sequence[str] = (), secure: bool = False
+    ) -> None:
         self.folder = folder
         self.name = name
         self.flags = list(flags)
@@ -69,7 +71,9 @@ class EtcdProcess:
         return self
 
     def wait_ready(self) -> None:
-        with grpc.insecure_channel(self.endpoint, options=[("grpc.initial_reconnect_backoff_ms", 20)]) as channel:
+        with grpc.insecure_channel(
+            self.endpoint, options=[("grpc.initial_reconnect_backoff_ms", 20)]
+        ) as channel:
             status = messages.StatusRequest()
             stubs.MaintenanceStub(channel).Status(status, wait_for_ready=True, timeout=READY_S)
 

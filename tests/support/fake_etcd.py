@@ -30,7 +30,11 @@ class FakeEtcd:
     """`keep_alive`, `txn`, `watch`: what to do with these calls. On a free port, for the length of the block."""
 
     def __init__(
-        self, *, txn: Unary | None = None, keep_alive: Bidirectional | None = None, watch: Bidirectional | None = None
+        self,
+        *,
+        txn: Unary | None = None,
+        keep_alive: Bidirectional | None = None,
+        watch: Bidirectional | None = None,
     ) -> None:
         self._server = grpc.aio.server()
         self.endpoint = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import struct
 
+from .errors import FrameError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` would cost the keeper a megabyte
     from collections.abc import Iterator
@@ -18,10 +20,6 @@ LIMIT_BYTES = 16 << 20
 """Largest frame. A start carries one whole environment per rank, each up to 2 MiB by the kernel's limit."""
 
 _LENGTH = struct.Struct(">I")
-
-
-class FrameError(ValueError):
-    """Bytes that are no frame; nothing behind them can be read."""
 
 
 def encode(message: dict[str, Any]) -> bytes:

@@ -12,6 +12,7 @@ import signal
 import socket
 
 from . import frames, linux
+from .errors import FrameError
 from .rank import Rank, inherited_dispositions
 from .round import Round
 
@@ -225,7 +226,7 @@ class Service:
         try:
             for message in self._decoder.feed(data):
                 self._obey(message)
-        except frames.FrameError:
+        except FrameError:
             data = b""  # an agent that cannot be understood cannot stop its ranks: as if it were gone
         if not data:
             self._leave()

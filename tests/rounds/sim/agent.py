@@ -64,6 +64,7 @@ class Agent(Process):
         self.node_id = node_id
         self.launch_id = launch_id
         self.exit_code: int | None = None
+        self.attempt: int | None = None
         self.life: Life | None = None
         self.keeper: Keeper | None = None
         self.generation = 0
@@ -77,6 +78,15 @@ class Agent(Process):
         """Live processes that this agent's keepers started."""
         keepers = [*self._swept, *([self.keeper] if self.keeper else [])]
         return [rank for keeper in keepers for rank in keeper.ranks]
+
+    @property
+    def incarnation(self) -> str:
+        """Of the life that goes on, empty between two."""
+        return self.life.incarnation if self.life is not None else ""
+
+    def life_is(self, incarnation: str) -> bool:
+        """Whether this incarnation lives here."""
+        return self.incarnation == incarnation
 
     def begin_life(self) -> None:
         self.lives += 1
@@ -177,7 +187,7 @@ class Life:
         self.agent = agent
         self.world = agent.world
         self.link = Link(agent.world.store, agent)
-        self.incarnation = f"{agent.node_id}.{agent.pid}.{agent.lives}"
+        self.incarnation = f"{agent.node_id}.{agent.slot}.{agent.pid}.{agent.lives}"
         self.lease = 0
         self.mirror = Mirror()
         self.machines: tuple[Machine, ...] = ()

@@ -71,6 +71,7 @@ class Checks:
         self.ends: dict[tuple[int, int], End] = {}
         self.rounds: dict[int, Round] = {}
         self.incarnations: dict[str, int] = {}
+        self._attempts: dict[tuple[str, int], int] = {}
         self.exits: list[tuple[Agent, str]] = []
 
     def fail(self, what: str) -> None:
@@ -114,8 +115,13 @@ class Checks:
         elif kind == "nodes":
             node = decode(Node, change.key, change.value)
             self.incarnations[node.incarnation] = attempt
-            if not self._world.agents_named(node.node_id):
+            wish = node.node_id if self._world.agents_named(node.node_id) else node.node_id.rpartition("-")[0]
+            if wish != node.node_id and len(self._world.agents_named(wish)) < 2:
                 self.fail(f"{node.incarnation} gave way to an earlier life of its own: it took the id {node.node_id}")
+            process = (node.host, node.process.pid)
+            if self._attempts.setdefault(process, attempt) != attempt:
+                before = self._attempts[process]
+                self.fail(f"{node.incarnation} was in attempt {before}, now its process is in attempt {attempt}")
         elif kind == "outcome":
             self._outcome(attempt, change)
         elif kind == "round":

@@ -20,6 +20,7 @@ SIGTERM = 15
 class Rank:
     """One training process. `stuck` outlives SIGKILL and, with it pending, never runs a step again.
 
+    `deaf` does not notice that peers are gone; `slow_s` is how much longer than others it takes to die.
     `ghost` woke with its whole host after its deadline: what no rule can fence, and nothing it does takes effect.
     """
 
@@ -35,6 +36,8 @@ class Rank:
     killed: FaultKind | None = None
     stuck: bool = False
     ghost: bool = False
+    deaf: bool = False
+    slow_s: float = 0.0
 
     @property
     def counts(self) -> bool:
@@ -80,14 +83,14 @@ class Rank:
         if not self.alive:
             return
         self.killed = self.killed or why
-        if self.stuck and signal == SIGKILL:
+        if self.stuck:
             return
         why = self.killed
 
         def die() -> None:
             self.finish(why, EndedBy.US, signal=signal)
 
-        self.host.timeline.after(delay_s, lambda: self.host.run(die))
+        self.host.timeline.after(delay_s + self.slow_s, lambda: self.host.run(die))
 
 
 @dataclass(eq=False, slots=True)
@@ -194,7 +197,7 @@ class Keeper(Process):
 
     def _kill(self, group: Group, why: FaultKind, *, grace: bool) -> None:
         for rank in group.alive:
-            if grace and self.host.timeline.random.random() < 0.5:
+            if grace and not rank.deaf and self.host.timeline.random.random() < 0.5:
                 rank.kill(self._kill_delay_s(), why, SIGTERM)
             else:
                 rank.kill((self._grace_s if grace else 0.0) + self._kill_delay_s(), why)

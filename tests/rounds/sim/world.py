@@ -8,7 +8,7 @@ from typing import Literal
 
 from nvrx_async.job.records import Assignment, EndedBy, FaultKind, JobSpec, Node, Process, PythonError
 from nvrx_async.rounds.coordinator import Coordinator
-from nvrx_async.rounds.effects import Effect, Machine, Notice
+from nvrx_async.rounds.effects import Effect, Machine, Notice, Registered
 from nvrx_async.rounds.events import Event, Proof, Proven
 from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.member import Member
@@ -50,6 +50,7 @@ def real_machines(life: Life) -> tuple[Machine, ...]:
         lease=life.lease,
         started_s=life.clock_s(),
         launch_id=agent.launch_id,
+        attempt=agent.attempt,
     )
     return (Member(me, agent.world.setup.spec, life.mirror), Coordinator(me, agent.world.setup.spec, life.mirror))
 
@@ -129,6 +130,8 @@ class Training:
 
     def _lose_connection(self, rank: Rank) -> None:
         """A peer is gone: half of the ranks see it and raise, the others hang until a collective times out."""
+        if rank.deaf:
+            return
         chance = self._world.timeline.random
         kind, error, after_s = _CONNECTION_LOST if chance.random() < 0.5 else _TIMED_OUT
 
@@ -405,6 +408,8 @@ class World:
         life.agent.after(0.005, lambda: answer(Proven(node.incarnation, Proof.DEAD, "dead and swept")))
 
     def noticed(self, agent: Agent, notice: Notice) -> None:
+        if isinstance(notice, Registered):
+            agent.attempt = notice.attempt
         self.notices.append((self.timeline.now_s, agent.node_id, notice))
 
     # --- ranks ---------------------------------------------------------------------------------------
