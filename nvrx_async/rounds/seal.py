@@ -9,12 +9,11 @@ from nvrx_async.job.records import Done, Fault, FaultKind, JobSpec, Join, Node, 
 from nvrx_async.rounds.assign import Candidate, place, seats
 from nvrx_async.rounds.fencing import Judge, fenced_at, is_present
 
-
 NEWCOMERS_WAIT_S = 1.0
 """How long a registered agent without a seat in the round before is waited for: joining takes it milliseconds.
 
-Without this a spare would see each new round sealed before it can join. One that does not come (unfit, frozen)
-costs no more than this.
+Spares join ahead; this is for a newcomer, such as the successor of a killed agent, that enters while the others
+already form the round. One that does not come (unfit, frozen) costs no more than this.
 """
 
 
