@@ -137,7 +137,7 @@ class Entrance:
         job = mirror.record(Job, keys.job)
         if job is None:
             return Pause("reading the job's specification")
-        if self._same_launch(job.launch_id):
+        if self._me.attempt is not None or self._same_launch(job.launch_id):
             return self._enter(keys, job, mirror, now)
         return self._enter_or_succeed(keys, job, mirror, now)
 

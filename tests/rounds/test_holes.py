@@ -13,6 +13,12 @@ from dataclasses import replace
 from typing import Literal
 
 import pytest
+from rounds.sim.agent import Agent, Life
+from rounds.sim.checks import RUN_ID, Violation
+from rounds.sim.keeper import Rank
+from rounds.sim.schedule import Fault, play
+from rounds.sim.world import SPEC, Setup, World, real_machines
+
 from nvrx_async.etcd.types import CreatedAt, Put, Txn
 from nvrx_async.job.codec import encode
 from nvrx_async.job.keys import AttemptKeys
@@ -22,11 +28,6 @@ from nvrx_async.rounds.coordinator import Coordinator
 from nvrx_async.rounds.effects import Commit, Effect, StartRanks
 from nvrx_async.rounds.entry import Entrance
 from nvrx_async.rounds.events import Proof, Proven
-from rounds.sim.agent import Agent, Life
-from rounds.sim.checks import RUN_ID, Violation
-from rounds.sim.keeper import Rank
-from rounds.sim.schedule import Fault, play
-from rounds.sim.world import SPEC, Setup, World, real_machines
 
 RULE = pytest.mark.parametrize("rule", [True, False], ids=["with_the_rule", "without"])
 KEYS = AttemptKeys(RUN_ID, 0)
@@ -53,7 +54,9 @@ def slot_of(world: World, group_rank: int, number: int = 0) -> int:
 def leader(world: World) -> int:
     """Which agent's coordinator sealed the running round."""
     newest = max(world.checks.sealed.values(), key=lambda sealed: sealed.number)
-    return next(slot for slot, agent in world.agents.items() if newest.token.startswith(f"{agent.incarnation}-"))
+    return next(
+        slot for slot, agent in world.agents.items() if newest.token.startswith(f"{agent.incarnation}-")
+    )
 
 
 def to_the_end(world: World, within_s: float = 400.0) -> World:
@@ -64,7 +67,11 @@ def to_the_end(world: World, within_s: float = 400.0) -> World:
 
 
 def freeze_at(
-    world: World, slot: int, wanted: Callable[[Effect], bool], for_s: float, then: Callable[[], None] = lambda: None
+    world: World,
+    slot: int,
+    wanted: Callable[[Effect], bool],
+    for_s: float,
+    then: Callable[[], None] = lambda: None,
 ) -> Callable[[], bool]:
     """Freeze an agent right before its first effect of this kind; returns whether that has happened."""
     frozen: list[float] = []
@@ -138,7 +145,9 @@ def test_h2_a_newcomer_does_not_lead_a_cut_off_world_to_its_double(
     It must wait as long as ranks may run past T. Without the rule it seals at once with a second newcomer.
     """
     if not rule:
-        monkeypatch.setattr(Coordinator, "_judge", lambda *_: fencing.Judge(recorded=True, older_than_seal=True))
+        monkeypatch.setattr(
+            Coordinator, "_judge", lambda *_: fencing.Judge(recorded=True, older_than_seal=True)
+        )
     setup = Setup(agents=4, late_s=(0.0, 0.1, 9.0, 9.0), work_s=60.0, past_deadline_s=SPEC.outage_limit_s)
     world = running(setup, seed=2)
     for slot in (0, 1):
@@ -529,3 +538,14 @@ def test_a_process_whose_lease_lapsed_at_the_end_adopts_the_outcome() -> None:
         to_the_end(world)
         assert world.checks.current_attempt() == 0
         assert [agent.exit_code for agent in world.everyone] == [0, 0]
+
+
+def test_a_process_that_is_left_alone_goes_on_with_its_own_attempt() -> None:
+    """All leases lapse; no launch id tells that those who come back belong to the attempt without a verdict.
+
+    They register in it again, instead of waiting until it may be succeeded by another one.
+    """
+    for seed in range(4):
+        world = play(Setup(launch_id=None), seed, [Fault(8.0, "cut", slot, 25.0) for slot in (0, 1)])
+        assert world.checks.current_attempt() == 0
+        assert world.checks.outcomes[0].success

@@ -6,6 +6,12 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rounds.sim.host import Host, Process
+from rounds.sim.keeper import Group, Keeper, Rank, unstarted
+from rounds.sim.network import Link, Watch
+from rounds.sim.store import Change
+from rounds.sim.timeline import Timer
+
 from nvrx_async.etcd.types import Listing, Scope, Txn, TxnResult
 from nvrx_async.job.records import FaultKind, Node
 from nvrx_async.rounds.effects import (
@@ -39,11 +45,6 @@ from nvrx_async.rounds.events import (
     Tick,
 )
 from nvrx_async.rounds.mirror import Mirror
-from rounds.sim.host import Host, Process
-from rounds.sim.keeper import Group, Keeper, Rank, unstarted
-from rounds.sim.network import Link, Watch
-from rounds.sim.store import Change
-from rounds.sim.timeline import Timer
 
 if TYPE_CHECKING:
     from rounds.sim.world import World
@@ -419,7 +420,9 @@ class Life:
     # --- effects -------------------------------------------------------------------------------------
 
     def _execute(self, machine: Machine, effect: Effect) -> None:
-        self.world.tell(self.agent, f"{_short(effect)}   [{self.why}]" if not isinstance(effect, Notify) else "")
+        self.world.tell(
+            self.agent, f"{_short(effect)}   [{self.why}]" if not isinstance(effect, Notify) else ""
+        )
         match effect:
             case Commit():
                 self._commit(_Work(machine, effect))
@@ -458,7 +461,9 @@ class Life:
         for number, start in self._started.items():
             if start.generation == keeper.generation and number not in keeper.groups:
                 ends = unstarted(start.assignment, FaultKind.KEEPER_LOST)
-                self.agent.after(0.002, lambda number=number, ends=ends: self.enqueue(RanksGone(number, ends)))  # type: ignore[misc]
+                self.agent.after(
+                    0.002, lambda number=number, ends=ends: self.enqueue(RanksGone(number, ends))
+                )  # type: ignore[misc]
 
     def _to_keeper(self, number: int, order: Callable[[Keeper], None]) -> None:
         keeper = self.agent.keeper

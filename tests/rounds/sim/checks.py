@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rounds.sim.keeper import Rank
+from rounds.sim.store import Change
+
 from nvrx_async.etcd.types import Deleted, KeyValue, Scope
 from nvrx_async.job.codec import decode
 from nvrx_async.job.keys import AttemptKeys, current, job_scope
@@ -25,8 +28,6 @@ from nvrx_async.job.records import (
     WorldShard,
 )
 from nvrx_async.rounds.effects import Finish
-from rounds.sim.keeper import Rank
-from rounds.sim.store import Change
 
 if TYPE_CHECKING:
     from rounds.sim.agent import Agent, Life
@@ -117,11 +118,15 @@ class Checks:
             self.incarnations[node.incarnation] = attempt
             wish = node.node_id if self._world.agents_named(node.node_id) else node.node_id.rpartition("-")[0]
             if wish != node.node_id and len(self._world.agents_named(wish)) < 2:
-                self.fail(f"{node.incarnation} gave way to an earlier life of its own: it took the id {node.node_id}")
+                self.fail(
+                    f"{node.incarnation} gave way to an earlier life of its own: it took the id {node.node_id}"
+                )
             process = (node.host, node.process.pid)
             if self._attempts.setdefault(process, attempt) != attempt:
                 before = self._attempts[process]
-                self.fail(f"{node.incarnation} was in attempt {before}, now its process is in attempt {attempt}")
+                self.fail(
+                    f"{node.incarnation} was in attempt {before}, now its process is in attempt {attempt}"
+                )
         elif kind == "outcome":
             self._outcome(attempt, change)
         elif kind == "round":
@@ -164,7 +169,9 @@ class Checks:
         self._well_formed(sealed, new)
         self._sticky(sealed)
         self.sealed[attempt, new.number] = sealed
-        self._world.tell(None, f"round {new.number} runs: {[f'{s.incarnation}={s.group_rank}' for s in seats]}")
+        self._world.tell(
+            None, f"round {new.number} runs: {[f'{s.incarnation}={s.group_rank}' for s in seats]}"
+        )
 
     def _well_formed(self, sealed: SealedRound, new: Round) -> None:
         spec = self._world.setup.spec
@@ -193,8 +200,11 @@ class Checks:
             self.fail(f"`round` tells of {new.nodes} nodes and {new.world_size} ranks, the world has {seats}")
 
     def _sticky(self, sealed: SealedRound) -> None:
-        before = [one for (attempt, number), one in self.sealed.items()
-                  if attempt == sealed.attempt and number < sealed.number]
+        before = [
+            one
+            for (attempt, number), one in self.sealed.items()
+            if attempt == sealed.attempt and number < sealed.number
+        ]
         if not before:
             return
         old = {seat.incarnation: seat.group_rank for seat in max(before, key=lambda one: one.number).seats}
@@ -225,8 +235,15 @@ class Checks:
             lost = [end for end in before[1].ends if end not in report.ends]
             if lost:
                 self.fail(f"the report of {node_id} lost {lost}")
-        alive = [rank for rank in self.ranks if rank.alive and not rank.stuck and rank.node_id == node_id
-                 and rank.incarnation == report.incarnation and rank.assignment.round == sealed.number]
+        alive = [
+            rank
+            for rank in self.ranks
+            if rank.alive
+            and not rank.stuck
+            and rank.node_id == node_id
+            and rank.incarnation == report.incarnation
+            and rank.assignment.round == sealed.number
+        ]
         if alive:
             self.fail(f"{node_id} reported on round {sealed.number} while {self._names(alive)} live")
         sealed.reports[node_id] = (self._world.timeline.now_s, report)
@@ -266,13 +283,20 @@ class Checks:
             self._succeeded(attempt)
 
     def _succeeded(self, attempt: int) -> None:
-        last = max((one for one in self.sealed.values() if one.attempt == attempt), key=lambda one: one.number)
-        started = [rank for rank in self.ranks
-                   if self.attempt_of[id(rank)] == attempt and rank.assignment.round == last.number]
+        last = max(
+            (one for one in self.sealed.values() if one.attempt == attempt), key=lambda one: one.number
+        )
+        started = [
+            rank
+            for rank in self.ranks
+            if self.attempt_of[id(rank)] == attempt and rank.assignment.round == last.number
+        ]
         size = sum(seat.slots for seat in last.seats)
         finished = [rank for rank in started if rank.end is not None and rank.end.exit_code == 0]
         if len({rank.number for rank in finished}) != size:
-            self.fail(f"success, and only {len(finished)} of {size} ranks of round {last.number} exited with 0")
+            self.fail(
+                f"success, and only {len(finished)} of {size} ranks of round {last.number} exited with 0"
+            )
 
     # --- ranks ---------------------------------------------------------------------------------------
 

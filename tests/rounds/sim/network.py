@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from nvrx_async.etcd.types import Listing, Scope, Txn, TxnResult
 from rounds.sim.host import Process
 from rounds.sim.store import Change, Store
 from rounds.sim.timeline import Timeline
+
+from nvrx_async.etcd.types import Listing, Scope, Txn, TxnResult
 
 R = TypeVar("R")
 

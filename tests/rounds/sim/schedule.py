@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nvrx_async.rounds.events import LeaveRequested
 from rounds.sim.agent import Life
 from rounds.sim.world import Setup, World
+
+from nvrx_async.rounds.events import LeaveRequested
 
 RECOVERY_S = 30.0
 """Longest time for which a schedule keeps an agent, a host or the store away after its last fault."""
