@@ -242,7 +242,7 @@ class Member:
             return self._stop_then(reason, code=REQUEUE)
         outcome = self._mirror.record(Outcome, keys.outcome)
         if outcome is not None:
-            return self._conclude(now, outcome)
+            return self._conclude(outcome)
         now_round = self._mirror.record(Round, keys.round)
         if now_round is None:
             return "the attempt has no round"
@@ -473,7 +473,7 @@ class Member:
             return f"the registration of {registered.node.node_id} is gone or another agent's"
         return None
 
-    def _conclude(self, now: Now, outcome: Outcome) -> str:
+    def _conclude(self, outcome: Outcome) -> str:
         text = self._stop_then(outcome.reason, code=outcome.exit_code, notice=Finished(outcome))
         if self._ranks is not None and not self._ranks.gone:
             return f"the attempt is over: {text}"
