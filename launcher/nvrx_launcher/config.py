@@ -103,8 +103,10 @@ class LogsConfig:
 
 @dataclass(frozen=True, slots=True)
 class LaunchConfig:
-    """All of one launch. `launch_id` names one launch by a scheduler, None when nothing tells.
+    """All of one launch.
 
+    `launch_id` names one launch by a scheduler, None when nothing tells. `takeover`: the person knows that an
+    attempt which left no verdict is dead.
     `notices` are lines for the person who started it: options that change nothing, and what was assumed.
     """
 
@@ -115,4 +117,5 @@ class LaunchConfig:
     workers: WorkersConfig
     logs: LogsConfig
     launch_id: str | None = None
+    takeover: bool = False
     notices: tuple[str, ...] = ()

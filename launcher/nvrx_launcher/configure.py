@@ -63,6 +63,7 @@ def configure(
         workers=_workers(line, environment, slots, notices),
         logs=LogsConfig((Path(line.value("log_dir")) / run_id).absolute()),
         launch_id=_launch_id(environment),
+        takeover=line.value("takeover"),
         notices=tuple(notices),
     )
 
@@ -120,5 +121,14 @@ def _argv(program: tuple[str, ...], kind: ProgramKind, environment: Mapping[str,
 
 
 def _launch_id(environment: Mapping[str, str]) -> str | None:
-    job = environment.get("SLURM_JOB_ID")
-    return f"slurm-{job}-{environment.get('SLURM_RESTART_COUNT', '0')}" if job else None
+    """What is the same for all nodes of one launch, and another for the next: `<what>.<restart count>`.
+
+    A Slurm allocation can hold many launches, so only a step (`srun`) names one.
+    """
+    named = environment.get("NVRX_LAUNCH_ID")
+    if named:
+        return named
+    job, step = environment.get("SLURM_JOB_ID"), environment.get("SLURM_STEP_ID")
+    if not job or not step:
+        return None
+    return f"slurm-{job}-{step}.{environment.get('SLURM_RESTART_COUNT', '0')}"

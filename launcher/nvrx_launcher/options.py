@@ -154,6 +154,11 @@ _FAILURE = (
         doc="A rank that lives this long counts as ready; failing before is a failure to start.",
     ),
     ours(
+        "--takeover",
+        group=FAILURE,
+        doc="Begin at once where the job's last attempt left no verdict: you know that its ranks are dead.",
+    ),
+    ours(
         "--lease-ttl",
         group=FAILURE,
         metavar="SECONDS",

@@ -236,7 +236,8 @@ class Coordinator:
             return self._seal(now, now_round, office, result)
         if result.expired:
             return self._give_up(now, now_round, office, result)
-        self._wait(result, f"round {number}: {result.reason}")
+        # Before anybody joined there is nothing to say: agents join within moments.
+        self._wait(result, f"round {number}: {result.reason}" if forming.joins else self._told)
         return result.reason
 
     def _forming(self, number: int, since_s: float, keys: AttemptKeys) -> Forming:
@@ -490,9 +491,9 @@ class Coordinator:
         self._in_flight = tag
         self._effects.append(Commit(tag, txns))
 
-    def _wait(self, wait: Wait, sentence: str) -> None:
+    def _wait(self, wait: Wait, sentence: str | None) -> None:
         self._wake(wait.until_s)
-        if sentence != self._told:
+        if sentence is not None and sentence != self._told:
             self._told = sentence
             self._effects.append(Notify(Waiting(sentence, wait.until_s)))
 

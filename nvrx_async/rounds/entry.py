@@ -81,7 +81,14 @@ class Refuse:
     message: str
 
 
-Entry = Open | Register | Inside | Prove | Evict | Pause | Adopt | Refuse
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """The attempt that this process belonged to was replaced while it was away."""
+
+    reason: str
+
+
+Entry = Open | Register | Inside | Prove | Evict | Pause | Adopt | Refuse | Superseded
 
 
 class Entrance:
@@ -117,15 +124,19 @@ class Entrance:
         inside = self._inside(keys, mirror)
         if inside is not None:
             return inside
+        if self._me.attempt is not None and self._me.attempt != keys.attempt:
+            return Superseded(f"attempt {keys.attempt} replaced attempt {self._me.attempt}")
         outcome = mirror.record(Outcome, keys.outcome)
         if outcome is not None:
+            if self._me.attempt is not None:
+                return Adopt(outcome)
             if self._me.launch_id is not None and outcome.launch_id == self._me.launch_id:
                 return Adopt(outcome)
             return self._open(AttemptKeys(keys.run_id, keys.attempt + 1), mirror, now, after=keys)
         job = mirror.record(Job, keys.job)
         if job is None:
             return Pause("reading the job's specification")
-        if self._same_launch(job.launch_id):
+        if self._me.attempt is not None or self._same_launch(job.launch_id):
             return self._enter(keys, job, mirror, now)
         return self._enter_or_succeed(keys, job, mirror, now)
 
@@ -184,7 +195,7 @@ class Entrance:
 
     def _judge_holder(self, holder: Node, lease: int, now: Now) -> Entry | None:
         """What to do about the holder of a wished id; None when it lives and the next id is to be tried."""
-        proof = self.proofs.get(holder.incarnation)
+        proof = self._proof(holder)
         if proof is None:
             return Prove(holder)
         if proof is Proof.DEAD:
@@ -213,8 +224,14 @@ class Entrance:
         holder = mirror.record(Node, key)
         if holder is None or holder.incarnation == self._me.incarnation:
             return False
-        proof = self.proofs.get(holder.incarnation)
+        proof = self._proof(holder)
         return proof is not None and proof is not Proof.DEAD
+
+    def _proof(self, holder: Node) -> Proof | None:
+        """What is known of a holder. An earlier life of this very process is over, and its ranks with it."""
+        if holder.process == self._me.process:
+            return Proof.DEAD
+        return self.proofs.get(holder.incarnation)
 
     def _open(self, keys: AttemptKeys, mirror: Mirror, now: Now, after: AttemptKeys | None = None) -> Open:
         node = self._me.node(self._me.node_id, now.utc, None)

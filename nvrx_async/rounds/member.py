@@ -7,6 +7,7 @@ what became of them, and leaves. What other agents do is the coordinator's to ju
 from __future__ import annotations
 
 from nvrx_async.etcd.types import CreatedAt, Delete, Empty, Exists, ModifiedAt, Operation, Put, Scope, Txn
+from nvrx_async.faults import signal_name
 from nvrx_async.job.codec import encode
 from nvrx_async.job.keys import current
 from nvrx_async.job.records import (
@@ -45,7 +46,18 @@ from nvrx_async.rounds.effects import (
     StopRanks,
     Waiting,
 )
-from nvrx_async.rounds.entry import Adopt, Entrance, Evict, Inside, Open, Pause, Prove, Refuse, Register
+from nvrx_async.rounds.entry import (
+    Adopt,
+    Entrance,
+    Evict,
+    Inside,
+    Open,
+    Pause,
+    Prove,
+    Refuse,
+    Register,
+    Superseded,
+)
 from nvrx_async.rounds.events import (
     Committed,
     Event,
@@ -274,6 +286,8 @@ class Member:
             case Adopt(outcome=outcome):
                 self._tell_once(("outcome",), Finished(outcome))
                 return self._finish(outcome.exit_code, outcome.reason)
+            case Superseded(reason=reason):
+                return self._finish(REQUEUE, reason)
             case Refuse(message=message):
                 return self._finish(USAGE, message)
 
@@ -384,13 +398,12 @@ class Member:
 
     def _await_round(self, now: Now, now_round: Round, registered: Registration) -> str:
         if now_round.phase is Phase.FORMING:
-            return self._join(now, now_round, registered)
+            return self._join(now, now_round.number, registered)
         if now_round.phase is Phase.RUNNING:
             return self._take_seat(now, now_round, registered)
         return "the attempt ends"
 
-    def _join(self, now: Now, now_round: Round, registered: Registration) -> str:
-        keys, number = registered.keys, now_round.number
+    def _join(self, now: Now, number: int, registered: Registration) -> str:
         if self._joined >= number:
             return f"joined round {number}; waiting for the others"
         if self._unfit:
@@ -398,7 +411,8 @@ class Member:
         joining = self._join_of(now, number, registered)
         if joining is None:
             return f"waiting for a port, or for a renewal, to join round {number}"
-        self._commit("join", self._txn(registered, joining, when=(self._at(keys.round),)), joins=number)
+        at = self._at(registered.keys.round)
+        self._commit("join", self._txn(registered, joining, when=(at,)), joins=number)
         return f"joining round {number}"
 
     def _join_of(self, now: Now, number: int, registered: Registration) -> Put | None:
@@ -426,7 +440,8 @@ class Member:
         mine = assignment is not None and assignment.seat.incarnation == registered.node.incarnation
         if assignment is None or not mine:
             self._tell_running(now_round, None)
-            return f"spare in round {number}"
+            # Nothing of a spare lives in any round: it is ready for the next one before that begins.
+            return f"spare in round {number}; {self._join(now, number + 1, registered)}"
         if self._mirror.get(keys.interrupt(number)) is not None:
             self._ranks = OwnRanks(assignment, gone=True, stopping=True)
             return self._tend(now, self._ranks, now_round, registered)
@@ -478,7 +493,10 @@ class Member:
 
     def _go(self, now: Now, now_round: Round, registered: Registration, leave: LeaveRequested) -> str:
         """Leave: stop the ranks, say so, and write the outcome if nobody else is left to."""
-        ranks, reason = self._ranks, f"{registered.node.node_id} leaves: it was sent signal {leave.signal}"
+        ranks, reason = (
+            self._ranks,
+            f"{registered.node.node_id} leaves: it was sent {signal_name(leave.signal)}",
+        )
         seated = ranks is not None and ranks.round == now_round.number and not self._is_done(ranks)
         if ranks is not None:
             self._stop(ranks, grace=True, reason=reason)
@@ -506,7 +524,7 @@ class Member:
     ) -> str:
         """The outcome of a job that everybody left. Refused means that others stay: it is theirs."""
         keys, code = registered.keys, SIGNAL_BASE + leave.signal
-        reason = f"stopped by signal {leave.signal}"
+        reason = f"stopped by {signal_name(leave.signal)}"
         if self._asked_last and self._in_flight is None:
             return self._finish(code, reason)
         outcome = Outcome(

@@ -236,7 +236,23 @@ def test_the_node():
     assert (node.slots, node.node_id, node.address) == (8, "n7", "10.0.0.7")
 
 
-def test_a_launch_by_slurm_is_told_from_its_requeue():
-    first, again = (config("", SLURM_JOB_ID="9", SLURM_RESTART_COUNT=count).launch_id for count in ("0", "1"))
-    assert (first, again) == ("slurm-9-0", "slurm-9-1")
-    assert config("", SLURM_JOB_ID="9").launch_id == "slurm-9-0"
+def test_a_launch_by_slurm_is_told_from_its_requeue_and_from_the_next_step():
+    def launch(step: str, count: str) -> str | None:
+        found = config("", SLURM_JOB_ID="9", SLURM_STEP_ID=step, SLURM_RESTART_COUNT=count)
+        return found.launch_id
+
+    assert (launch("0", "0"), launch("0", "1"), launch("1", "0")) == (
+        "slurm-9-0.0",
+        "slurm-9-0.1",
+        "slurm-9-1.0",
+    )
+
+
+def test_without_a_step_an_allocation_names_no_launch_but_a_person_may():
+    assert config("", SLURM_JOB_ID="9").launch_id is None
+    assert config("", NVRX_LAUNCH_ID="pod-7.0").launch_id == "pod-7.0"
+
+
+def test_takeover_is_the_persons_word():
+    assert config("--takeover").takeover
+    assert not config("").takeover

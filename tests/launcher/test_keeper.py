@@ -128,6 +128,22 @@ async def test_who_is_stopped_was_ended_by_us(tmp_path: Path) -> None:
         assert (ends[1].exit_code, ends[1].by) == (5, EndedBy.US)
 
 
+async def test_who_ended_before_the_stop_was_not_ended_by_it(tmp_path: Path) -> None:
+    async with bench(tmp_path) as b:
+        os.mkfifo(tmp_path / "go")
+        b.run("echo up; read go < go; exit 3", "exec sleep 1000")
+        pid = (await b.until(RankStarted)).pid
+        await b.wait_for_line("up")
+        os.kill(b.keeper.pid, signal.SIGSTOP)  # order and end reach it at once
+        await anyio.to_thread.run_sync((tmp_path / "go").write_text, "\n")
+        await death(pid)
+        b.keeper.stop(0, 15)
+        os.kill(b.keeper.pid, signal.SIGCONT)
+        await b.gone()
+        ends = {end.local_rank: (end.exit_code, end.by) for end in b.all(RankExited)}
+        assert ends == {0: (3, EndedBy.ITSELF), 1: (None, EndedBy.US)}
+
+
 async def test_a_stop_right_after_the_start_is_not_lost(tmp_path: Path) -> None:
     async with bench(tmp_path) as b:
         for number in range(10):
@@ -221,6 +237,7 @@ async def test_ranks_end_at_the_deadline_which_can_move_on_but_not_back(tmp_path
         b.run("trap '' TERM; setsid sleep 1000 & echo up; wait", good_for_s=0.4)
         b.keeper.good_until(now_s + 0.8)
         b.keeper.good_until(now_s + 0.1)
+        b.keeper._order("fence", good_until_s=now_s + 0.1)  # the keeper itself knows better, too
         fenced = await b.until(Fenced)
         assert fenced.round == 0
         await b.gone()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from keeper_kit import Bench, bench, python
+from keeper_kit import Bench, bench, death, python
 
 from nvrx_launcher.keeper.linux import boottime_s
 from nvrx_launcher.keeper.spool import INDEX_EVERY_BYTES, INDEX_RECORD, Spool
@@ -45,9 +45,16 @@ async def test_what_was_written_right_before_sigkill_is_in_the_file_when_the_end
     tmp_path: Path,
 ) -> None:
     async with bench(tmp_path) as b:
-        b.run("head -c 200000 /dev/zero; echo last words >&2; kill -KILL $$")
+        os.mkfifo(tmp_path / "go")
+        b.run("echo up; read go < go; head -c 900000 /dev/zero; echo last words >&2; kill -KILL $$")
+        pid = (await b.until(RankStarted)).pid
+        await b.wait_for_line("up")
+        os.kill(b.keeper.pid, signal.SIGSTOP)  # output and end reach it at once
+        await anyio.to_thread.run_sync((tmp_path / "go").write_text, "\n")
+        await death(pid)
+        os.kill(b.keeper.pid, signal.SIGCONT)
         await b.until(RankExited)
-        assert b.path(0).stat().st_size == 200_000
+        assert b.path(0).stat().st_size == 900_003
         assert b.path(0, "stderr").read_text() == "last words\n"
         await b.gone()
 
@@ -142,15 +149,16 @@ async def test_the_index_tells_when_each_part_was_read(tmp_path: Path) -> None:
     async with bench(tmp_path) as b:
         os.mkfifo(tmp_path / "go")
         before_s = time.time()
-        b.run("echo first; echo up; read go < go; head -c 300000 /dev/zero")
-        await b.wait_for_line("up")
-        await anyio.to_thread.run_sync((tmp_path / "go").write_text, "\n")
+        b.run("echo up; read go < go; yes | head -c 300000; echo many; read go < go; echo last")
+        for line in ("up", "many"):
+            await b.wait_for_line(line)
+            await anyio.to_thread.run_sync((tmp_path / "go").write_text, "\n")
         await b.gone()
         records = index_of(b.path(0))
         offsets = [offset for offset, _ in records]
         assert offsets[0] == 0
         assert offsets == sorted(offsets)
-        assert offsets[-1] >= INDEX_EVERY_BYTES
+        assert 300_000 - INDEX_EVERY_BYTES <= offsets[-1] <= 300_020
         assert all(before_s <= at_s <= time.time() for _, at_s in records)
         assert index_of(b.path(0, "stderr")) == []
 
