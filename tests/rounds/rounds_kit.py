@@ -157,7 +157,9 @@ class Keys:
 class Bench:
     """One machine, its mirror, and etcd; what it wants done is done only when the test says so."""
 
-    def __init__(self, machine: type[Any], me: Identity, of: JobSpec = SPEC, keys: Keys | None = None) -> None:
+    def __init__(
+        self, machine: type[Any], me: Identity, of: JobSpec = SPEC, keys: Keys | None = None
+    ) -> None:
         self.etcd = keys or Keys()
         self.mirror = Mirror()
         self.machine: Machine = machine(me, of, self.mirror)
@@ -232,7 +234,9 @@ def puts(commit: Commit | Txn) -> dict[str, Put]:
     return {put.key: put for txn in txns for put in txn.then if isinstance(put, Put)}
 
 
-def opened(etcd: Keys, phase: Phase = Phase.FORMING, number: int = 0, of: JobSpec = SPEC, **changes: Any) -> Round:
+def opened(
+    etcd: Keys, phase: Phase = Phase.FORMING, number: int = 0, of: JobSpec = SPEC, **changes: Any
+) -> Round:
     """An attempt whose round is in this phase."""
     etcd.put(current("job"), Current(0, UTC))
     etcd.put(KEYS.job, Job(of, None, UTC))

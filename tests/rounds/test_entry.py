@@ -194,7 +194,9 @@ def test_a_holder_on_another_host_may_be_dead_and_has_its_lease_to_lapse():
     door = taken()
     door.proven("other", Proof.UNKNOWN)
     lapse_s = SPEC.lease_ttl_s + LAPSE_SLACK_S
-    assert door.decide(100.0) == Pause("node id a is held by another agent, perhaps a dead one", 100 + lapse_s)
+    assert door.decide(100.0) == Pause(
+        "node id a is held by another agent, perhaps a dead one", 100 + lapse_s
+    )
     assert isinstance(door.decide(100 + lapse_s - 0.01), Pause), "counted from the first look"
     assert door.decide(100 + lapse_s).node.node_id == "a-2"
 
@@ -272,7 +274,12 @@ def test_after_a_verdict_the_next_attempt_begins_and_compares_that_it_stands():
 
 @pytest.mark.parametrize(
     ("mine", "theirs", "kind"),
-    [("slurm-7.0", "slurm-7.0", Adopt), ("slurm-7.1", "slurm-7.0", Open), (None, None, Open), (None, "x", Open)],
+    [
+        ("slurm-7.0", "slurm-7.0", Adopt),
+        ("slurm-7.1", "slurm-7.0", Open),
+        (None, None, Open),
+        (None, "x", Open),
+    ],
 )
 def test_only_a_late_agent_of_the_same_launch_adopts_the_verdict(mine, theirs, kind):
     door = Door(identity(launch_id=mine))

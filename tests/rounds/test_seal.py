@@ -149,7 +149,13 @@ def test_a_late_member_is_left_out_after_the_join_timeout():
         (OUTSIDER, {"a": node("a"), "b": node("b", "b-2", succeeds="b-1")}, 10.0),
         (YOUNG, {"a": node("a"), "b": node("b", "b-2")}, 21.0),
     ],
-    ids=["saw its lease end", "time", "time of an outsider", "proven dead", "another incarnation proves nothing"],
+    ids=[
+        "saw its lease end",
+        "time",
+        "time of an outsider",
+        "proven dead",
+        "another incarnation proves nothing",
+    ],
 )
 def test_a_lost_member_is_waited_out_until_it_is_fenced(judge, nodes, at_s):
     state = next_round("a", nodes=nodes)
@@ -198,7 +204,11 @@ def test_many_names_are_shortened():
 
 def test_survivors_keep_their_places():
     state = forming(
-        "xba", previous=WORLD, number=1, nodes={name: node(name) for name in "xba"}, registered=dict(zip("xba", (1, 2, 3)))
+        "xba",
+        previous=WORLD,
+        number=1,
+        nodes={name: node(name) for name in "xba"},
+        registered={"x": 1, "b": 2, "a": 3},
     )
     result = seal(0.0, state, RECORDED, SPEC)
     assert [one.node_id for one in result.seats] == ["a", "b"]
