@@ -16,7 +16,7 @@ from nvrx_async.etcd import Feed, Session, UnavailableError
 from nvrx_async.etcd.types import Deleted, Listing
 from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.rounds.coordinator import Coordinator
-from nvrx_async.rounds.effects import Finish, Notice, Registered
+from nvrx_async.rounds.effects import Finish, Finished, Notice, Registered
 from nvrx_async.rounds.events import LeaseLost, LeaveRequested, Renewed
 from nvrx_async.rounds.fencing import good_until
 from nvrx_async.rounds.identity import Identity
@@ -92,6 +92,7 @@ class _Agent:
         self._leave: LeaveRequested | None = None
         self._interpreter: Interpreter | None = None
         self._registered: Registered | None = None
+        self._finished = False
 
     async def run(self) -> int:
         """Reach etcd, keep a keeper, live. Everything is ended in reverse order."""
@@ -120,6 +121,8 @@ class _Agent:
             self._say(f"job {self._config.run_id} on {socket.gethostname()}, {etcd.where}")
             await services.start(self._ranks.serve)
             finish = await self._live(etcd)
+            if not self._finished and finish.exit_code != ExitCode.USAGE:
+                self._say(f"this node leaves the job: {finish.reason} (exit code {finish.exit_code})")
             await self._linger(etcd)
             services.cancel_scope.cancel()
         if finish.exit_code == ExitCode.USAGE:
@@ -162,8 +165,6 @@ class _Agent:
             self._interpreter = interpreter
             renewed(session.renewed_at_s)
             self._ranks.listen(interpreter.tell)
-            if self._leave is not None:
-                interpreter.tell(self._leave)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_tell_when_lost, session, interpreter)
                 finish = await interpreter.run()
@@ -203,6 +204,7 @@ class _Agent:
             launch_id=self._config.launch_id,
             takeover=self._config.takeover,
             order=node.order,
+            attempt=self._registered.attempt if self._registered is not None else None,
         )
 
     async def _linger(self, etcd: Reached) -> None:
@@ -228,18 +230,20 @@ class _Agent:
         """The first signal asks the job to stop, a second ends this agent and its ranks now."""
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async for number in signals:
+                name = signal.Signals(number).name
                 if self._leave is not None:
-                    self._say(f"{signal.Signals(number).name} again: killing the ranks")
+                    self._say(f"{name} again: killing the ranks")
                     self._ranks.kill()
                     everything.cancel()
                     return
                 self._leave = LeaveRequested(number)
-                self._say(
-                    f"{signal.Signals(number).name}: stopping; ranks have "
-                    f"{self._config.workers.stop_timeout_s:g} s (again to kill them now)"
-                )
-                if self._interpreter is not None:
-                    self._interpreter.tell(self._leave)
+                if self._interpreter is None:
+                    self._say(f"{name}: stopping before this node was in the job")
+                    everything.cancel()
+                    return
+                grace_s = self._config.workers.stop_timeout_s
+                self._say(f"{name}: stopping; ranks have {grace_s:g} s (again to kill them now)")
+                self._interpreter.tell(self._leave)
 
     # People -------------------------------------------------------------------------------------------
 
@@ -257,6 +261,7 @@ class _Agent:
                     tag=self._process.tag,
                 )
             )
+        self._finished = self._finished or isinstance(notice, Finished)
         self._screen.do(lambda: self._console.show(notice))
         self._screen.do(lambda: self._history.add(notice))
 

@@ -13,7 +13,8 @@ class Identity:
 
     `node_id` is a wish: without `fixed_id` a second agent on the host takes `<node_id>-2` and so on.
     `launch_id` names one launch by a scheduler (None when nothing tells); `takeover` is the person's word
-    that an attempt which left no verdict is dead. `started_s` is when this life began.
+    that an attempt which left no verdict is dead. `started_s` is when this life began. `attempt` is the one
+    that an earlier life of this process was in: the process belongs to it and to no other.
     """
 
     run_id: str
@@ -29,6 +30,7 @@ class Identity:
     launch_id: str | None = None
     order: int | None = None
     takeover: bool = False
+    attempt: int | None = None
 
     def node(self, node_id: str, registered_utc: str, succeeds: str | None) -> Node:
         """This agent's registration under the id it took."""
