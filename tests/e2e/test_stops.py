@@ -111,4 +111,3 @@ def test_restarts_end_with_their_budget(job: Stage) -> None:
     assert all(agent.said("all 2 restarts of --max-restarts are spent") for agent in agents), job.told()
     assert {news.round for news in job.news} <= {0, 1, 2}
     job.up(2, 4)
-
