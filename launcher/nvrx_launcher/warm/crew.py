@@ -68,6 +68,7 @@ class WarmCrew:
         self._failures = 0
         self._keeper: Orders | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._settled = False
         if self._cold_because is not None:
             self._explain(f"warm workers: none; {self._cold_because}")
 
@@ -136,7 +137,7 @@ class WarmCrew:
         if self._warm.count is None and not self._knows_all():
             missing = [name for name in self._warm.imports if name not in self._watched]
             self._explain(f"warm workers: none yet; no rank was seen to import {', '.join(missing)}")
-            self._later(self._settle_s, self._next)
+            self._settled = True
             return
         free = [command for command in self._commands if command.local_rank not in self._idle]
         wanted = plan.wanted(self._warm, len(self._commands)) - len(self._idle)
@@ -197,6 +198,9 @@ class WarmCrew:
         known = self._watched.get(name)
         if known is None or not known[1]:
             self._watched[name] = (origin, changed)
+        if self._settled and self._knows_all():
+            self._settled = False
+            self._next()
 
     # Timers -------------------------------------------------------------------------------------------
 
@@ -205,6 +209,7 @@ class WarmCrew:
         self._timer = asyncio.get_running_loop().call_later(delay_s, job)
 
     def _stop_timer(self) -> None:
+        self._settled = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
