@@ -577,3 +577,63 @@ def test_the_move_to_another_attempt_is_compared_with_what_its_mover_sees_late()
     world.run(20.0)
     assert world.checks.current_attempt() == 0
     assert any(rank.alive for rank in world.checks.ranks)
+
+
+@pytest.mark.parametrize("tag", ["seal", "end", "outcome"])
+@pytest.mark.parametrize("for_s", [1.0, 20.0])
+def test_a_coordinator_that_freezes_before_it_commits_changes_nothing_afterwards(
+    tag: str, for_s: float
+) -> None:
+    """It wakes before or after its lease lapsed and others went on: its commit is refused, or is still right."""
+    for seed in range(3):
+        world = World(Setup(agents=3, work_s=12.0), seed)
+        frozen: list[int] = []
+
+        def hook(agent: Agent, effect: Effect, frozen=frozen, world=world) -> Literal["freeze"] | None:  # type: ignore[no-untyped-def]
+            if frozen or not commits(tag)(effect):
+                return None
+            frozen.append(agent.slot)
+            world.timeline.after(for_s, agent.thaw)
+            return "freeze"
+
+        world.on_effect.append(hook)
+        world.timeline.at(8.0, lambda w=world: w.end_rank(slot_of(w, 1), "exit"))  # type: ignore[misc]
+        to_the_end(world)
+        assert frozen
+        assert world.checks.outcomes[0].success
+
+
+@RULE
+def test_a_late_commit_is_refused_when_the_round_has_moved_on(
+    *, rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to an `end` is lost and the request held back; the coordinator commits anew, then it arrives."""
+    if not rule:
+        txn = Coordinator._txn
+
+        def without_round(self: Coordinator, *given: object, **when: object) -> Txn:
+            made = txn(self, *given, **when)  # type: ignore[arg-type]
+            return replace(
+                made, when=tuple(one for one in made.when if getattr(one, "key", "") != KEYS.round)
+            )
+
+        monkeypatch.setattr(Coordinator, "_txn", without_round)
+    held: list[Txn] = []
+    world = running(Setup(work_s=15.0), seed=20)
+
+    def arrive() -> None:
+        world.store.commit(held[0])
+
+    def hook(agent: Agent, effect: Effect) -> None:
+        if isinstance(effect, Commit) and effect.tag == "end" and not held:
+            held.extend(effect.txns)
+            world.timeline.after(2.0, arrive)
+
+    world.on_effect.append(hook)
+    world.end_rank(0, "exit")
+    if rule:
+        to_the_end(world)
+        assert held
+    else:
+        with pytest.raises(Violation, match=r"written twice|round went"):
+            to_the_end(world)
