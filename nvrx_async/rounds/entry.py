@@ -98,6 +98,7 @@ class Entrance:
         self._me = me
         self._spec = spec
         self.proofs: dict[str, Proof] = {}
+        self.evidence: dict[str, str] = {}
         self._dead: dict[str, str] = {}
         self._empty_since_s: float | None = None
         self._held_since_s: dict[str, float] = {}

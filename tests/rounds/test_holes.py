@@ -28,6 +28,7 @@ from nvrx_async.rounds.coordinator import Coordinator
 from nvrx_async.rounds.effects import Commit, Effect, StartRanks
 from nvrx_async.rounds.entry import Entrance
 from nvrx_async.rounds.events import Proof, Proven
+from nvrx_async.rounds.office import Office
 
 RULE = pytest.mark.parametrize("rule", [True, False], ids=["with_the_rule", "without"])
 KEYS = AttemptKeys(RUN_ID, 0)
@@ -239,10 +240,8 @@ def test_h5_an_outcome_waits_until_nothing_runs(*, rule: bool, monkeypatch: pyte
 def test_h5_success_is_compared_with_no_interrupt(*, rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The coordinator is about to write success when the round is interrupted."""
     if not rule:
-        txn = Coordinator._txn
-        monkeypatch.setattr(
-            Coordinator, "_txn", lambda self, office, *then, **_: txn(self, office, *then, when=())
-        )
+        txn = Office._txn
+        monkeypatch.setattr(Office, "_txn", lambda self, *_, then: txn(self, then=then))
     world = running(Setup(), seed=6)
     interrupt = Interrupt("n0", FaultKind.NODE_LOST, "n0", "by hand", "")
     write = Put(KEYS.interrupt(0), encode(interrupt))
