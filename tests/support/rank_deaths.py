@@ -28,8 +28,9 @@ def train(on: Stage, agents: int, kind: str | None) -> str:
     crash = ("--crash-rank", str(RANKS_PER_AGENT * agents - 1), "--crash-kind", kind) if kind else ()
     _run(on, agents, str(TRAINING), "--out", str(on.folder / "out"), *STEPS, *crash)
     assert (on.folder / "out" / "crashed").exists() == bool(kind), on.told()
-    (result,) = [found for agent in on.agents for found in re.findall(r"result: .*", agent.text)]
-    return result
+    results = [found for agent in on.agents for found in re.findall(r"result: .*", agent.text)]
+    assert len(results) == 1, on.told()
+    return str(results[0])
 
 
 def _run(on: Stage, agents: int, *program: str) -> None:
