@@ -193,7 +193,7 @@ class Member:
     def _keeper_lost(self, generation: int) -> None:
         if self._keeper == generation:
             self._keeper = None
-        if self._ranks is not None and not self._ranks.gone:
+        if self._ranks is not None and self._ranks.generation == generation and not self._ranks.gone:
             self._ranks.keeper_lost = True
 
     def _rank_ended(self, number: int, end: RankEnd) -> None:
@@ -399,7 +399,7 @@ class Member:
         self._tell_running(now_round, assignment)
         if now.s >= self._good_until_s or self._keeper is None:
             return "waiting for a renewal of the lease, or a keeper, to start the ranks"
-        self._ranks = OwnRanks(assignment)
+        self._ranks = OwnRanks(assignment, self._keeper)
         self._effects.append(StartRanks(assignment, self._keeper))
         return f"starting ranks of round {number}"
 

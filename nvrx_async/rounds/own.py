@@ -19,9 +19,13 @@ class OwnFault:
 
 @dataclass(slots=True)
 class OwnRanks:
-    """This node's ranks in one round. `gone`: none lives and all output was read; `stopping`: told to stop."""
+    """This node's ranks in one round. `gone`: none lives and all output was read; `stopping`: told to stop.
+
+    `generation` names their keeper, None if they were never started.
+    """
 
     assignment: Assignment
+    generation: int | None = None
     ends: tuple[RankEnd, ...] = ()
     gone: bool = False
     unkillable: tuple[int, ...] = ()
