@@ -78,17 +78,23 @@ class Registration:
         return Txn((CreatedAt(self.key, self.revision),), tuple(Delete(scope) for scope in gone))
 
     def last_word(self, outcome: Outcome) -> Txn:
-        """The outcome of an attempt that everybody left, this agent too."""
+        """The outcome of an attempt that everybody left, this agent too.
+
+        It does not compare `round`: several agents that leave at once move it under each other, and with nobody
+        registered no round can go on.
+        """
         keys = self.keys
-        attempt = ModifiedAt(current(keys.run_id), self.mirror.revision(current(keys.run_id)))
-        when = (attempt, self._round_as_seen, CreatedAt(keys.outcome, 0), Empty(keys.nodes))
+        when = (self._attempt_as_seen, CreatedAt(keys.outcome, 0), Empty(keys.nodes))
         return Txn(when, (Put(keys.outcome, encode(outcome)),))
+
+    @property
+    def _attempt_as_seen(self) -> ModifiedAt:
+        attempt = current(self.keys.run_id)
+        return ModifiedAt(attempt, self.mirror.revision(attempt))
 
     @property
     def _round_as_seen(self) -> ModifiedAt:
         return ModifiedAt(self.keys.round, self.mirror.revision(self.keys.round))
 
     def _txn(self, *when: Compare, then: tuple[Operation, ...]) -> Txn:
-        attempt = current(self.keys.run_id)
-        guard = (ModifiedAt(attempt, self.mirror.revision(attempt)), CreatedAt(self.key, self.revision))
-        return Txn((*guard, *when), then)
+        return Txn((self._attempt_as_seen, CreatedAt(self.key, self.revision), *when), then)

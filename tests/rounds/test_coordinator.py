@@ -18,8 +18,8 @@ from rounds_kit import (
     opened,
     puts,
     rank_end,
-    seat,
     sealed,
+    seat,
     spec,
 )
 
@@ -156,7 +156,9 @@ def test_nothing_is_decided_for_an_attempt_that_is_over(how):
     bench = leader()
     joined(bench, "a", "b")
     if how == "outcome":
-        bench.etcd.put(KEYS.outcome, Outcome(True, 0, "done", 0, UTC))
+        bench.etcd.put(
+            KEYS.outcome, Outcome(success=True, exit_code=0, reason="done", round=0, decided_utc=UTC)
+        )
     elif how == "superseded":
         bench.etcd.put(current("job"), Current(1, UTC))
     else:
@@ -191,7 +193,9 @@ def test_a_recorded_spare_may_lead():
 
 
 def test_a_newcomer_leads_when_no_recorded_agent_is_left_but_must_wait_the_longest():
-    bench = leader(Phase.FORMING, 1, me=identity("c", incarnation="c-1"), registered="c", of=spec(min_nodes=1))
+    bench = leader(
+        Phase.FORMING, 1, me=identity("c", incarnation="c-1"), registered="c", of=spec(min_nodes=1)
+    )
     joined(bench, "c", number=1)
     wait_s = 6 + SETTLE_S + 2.0 + 120.0
     bench.tell()
@@ -301,7 +305,9 @@ def test_forming_times_count_from_where_this_coordinator_saw_the_round():
 
 def big_world(count):
     names = [f"n{i:05}" for i in range(count)]
-    bench = Bench(Coordinator, identity(names[0], incarnation=f"{names[0]}-1"), spec(min_nodes=count, max_nodes=count))
+    bench = Bench(
+        Coordinator, identity(names[0], incarnation=f"{names[0]}-1"), spec(min_nodes=count, max_nodes=count)
+    )
     opened(bench.etcd, of=spec(min_nodes=count, max_nodes=count))
     for name in names:
         bench.etcd.put(KEYS.node(name), node(name, slots=1))
