@@ -26,7 +26,7 @@ def test_one_signal_lets_ranks_save_and_leaves_cleanly(job: Stage, number: signa
     assert agent.ends() == code, job.told()
     assert len(job.tell("saved", 0, 2)) == 2
     assert agent.said(rf"{number.name}: stopping; ranks have 15 s \(again to kill them now\)$")
-    assert agent.said(rf"job {job.run_id} stopped: told to by {number.name} \(exit code {code}\)"), job.told()
+    assert agent.said(rf"job {job.run_id} stopped: told to stop by {number.name} \(exit code {code}\)"), job.told()
     held = job.held()
     assert held["0/outcome"].value["exit_code"] == code
     assert not any(item.lease for item in held.values())
@@ -49,7 +49,7 @@ def test_sigterm_to_one_of_two_agents_makes_room_for_a_replacement(job: Stage) -
     stays, leaves = two_agents(job, TWO)
     leaves.signal(signal.SIGTERM)
     assert leaves.ends() == 143, job.told()
-    assert leaves.said("this node leaves the job: told to by SIGTERM; others stay in it")
+    assert leaves.said("this node leaves the job: told to stop by SIGTERM; others stay in it")
     assert {one.node for one in job.tell("saved", 0, 2)} >= {"n1"}
     stays.says(r"round 0 is over: n1 leaves: it was sent SIGTERM")
     stays.says(r"waiting: round 1: 1 of 2 nodes joined")
