@@ -6,7 +6,6 @@ import os
 import re
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from support.certificates import Authority
@@ -114,6 +113,5 @@ def test_a_node_id_that_another_agent_has(job: Stage) -> None:
 
 
 def _python_path() -> str:
-    import os
 
     return os.environ["PYTHONPATH"]
