@@ -289,10 +289,8 @@ class Member:
             case Adopt(outcome=outcome):
                 self._tell_once(("outcome",), Finished(outcome))
                 return self._finish(outcome.exit_code, outcome.reason)
-            case Superseded(reason=reason):
-                return self._finish(REQUEUE, reason)
-            case Refuse(message=message):
-                return self._finish(USAGE, message)
+            case Superseded(message=message) | Refuse(message=message):
+                return self._finish(REQUEUE if isinstance(entry, Superseded) else USAGE, message)
 
     # Ranks --------------------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ SEEN_BY_ALL_S = 3.0
 """A report this much older than the verdict cannot have been missed by whoever wrote it."""
 
 
-class Violation(AssertionError):
+class Violation(AssertionError):  # noqa: N818 - what a check found, not an error of the model
     """The machines broke a rule; the message ends with what happened before."""
 
 
@@ -59,6 +59,11 @@ class SealedRound:
     ended_s: float | None = None
     reports: dict[str, tuple[float, Fault]] = field(default_factory=dict)
 
+    @property
+    def recorded(self) -> list[Seat | Spare]:
+        """Members and spares."""
+        return [*self.seats, *self.spares]
+
 
 class Checks:
     """Violations are raised where they happen, so that the story ends there."""
@@ -72,7 +77,6 @@ class Checks:
         self.ends: dict[tuple[int, int], End] = {}
         self.rounds: dict[int, Round] = {}
         self.incarnations: dict[str, int] = {}
-        self._attempts: dict[tuple[str, int], int] = {}
         self.exits: list[tuple[Agent, str]] = []
 
     def fail(self, what: str) -> None:
@@ -121,12 +125,15 @@ class Checks:
                 self.fail(
                     f"{node.incarnation} gave way to an earlier life of its own: it took the id {node.node_id}"
                 )
-            process = (node.host, node.process.pid)
-            if self._attempts.setdefault(process, attempt) != attempt:
-                before = self._attempts[process]
-                self.fail(
-                    f"{node.incarnation} was in attempt {before}, now its process is in attempt {attempt}"
-                )
+            for agent in self._world.everyone:
+                knew = (agent.host.name, agent.pid) == (
+                    node.host,
+                    node.process.pid,
+                ) and agent.attempt is not None
+                if knew and agent.attempt != attempt:
+                    self.fail(
+                        f"the process of {node.incarnation} was in attempt {agent.attempt}, not {attempt}"
+                    )
         elif kind == "outcome":
             self._outcome(attempt, change)
         elif kind == "round":
@@ -360,7 +367,7 @@ class Checks:
 
     def _all_reported(self) -> None:
         """Every fault a rank had by itself is told, unless its agent did not live to tell it."""
-        ended = {number for number in self.ends}
+        ended = set(self.ends)
         for rank in self.ranks:
             end = rank.end
             if end is None or end.kind in (None, FaultKind.CONNECTION_LOST) or end.by is EndedBy.US:
@@ -374,7 +381,7 @@ class Checks:
                 seat.incarnation == rank.incarnation
                 for (attempt, number), later in self.sealed.items()
                 if attempt == at[0] and number > at[1]
-                for seat in (*later.seats, *later.spares)
+                for seat in later.recorded
             )
             if survived and not told:
                 self.fail(f"the fault of {self._names([rank])} was never reported, and its agent lived on")

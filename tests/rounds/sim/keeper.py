@@ -111,7 +111,10 @@ class Group:
 
 
 class Keeper(Process):
-    """Starts, fences and kills ranks. `past_deadline_s` makes it break its own rule. `tell` brings an event to its agent, `began` tells the model of a rank."""
+    """Starts, fences and kills ranks. `past_deadline_s` makes it break its own rule.
+
+    `tell` brings an event to its agent, `began` tells the model of a rank.
+    """
 
     def __init__(
         self,

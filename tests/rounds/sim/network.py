@@ -22,7 +22,10 @@ LATE_S = 3.0
 
 
 class Link:
-    """One life's connection to the store; `lag_s` delays its watches. After `close` no answer comes, requests on their way still take effect."""
+    """One life's connection to the store; `lag_s` delays its watches.
+
+    After `close` no answer comes; requests on their way still take effect.
+    """
 
     def __init__(self, store: Store, process: Process) -> None:
         self._store = store
