@@ -20,7 +20,10 @@ ONE_OR_TWO = ("--nnodes", "1:2", *TWO[2:])
 def two_agents(on: Stage, options: tuple[str, ...], *rank_options: str) -> tuple[Agent, Agent]:
     """Two agents whose ranks are up."""
     program = on.ranks(*rank_options)
-    agents = (on.launch(*program, node="n0", options=options), on.launch(*program, node="n1", options=options))
+    agents = (
+        on.launch(*program, node="n0", options=options),
+        on.launch(*program, node="n1", options=options),
+    )
     on.up(0, 4)
     return agents
 
@@ -71,7 +74,9 @@ def test_an_agent_that_is_restarted_at_once_proves_its_predecessor_dead_and_keep
     successor = job.launch(node=victim.node, options=slow)
     again = job.up(1, 4)  # long before a lease of 60 s ends
     assert {one.node: one.group_rank for one in again} == seats
-    assert successor.said(rf"earlier agent: its process \(pid {victim.pid}\) is dead and nothing it started lives on this host")
+    assert successor.said(
+        rf"earlier agent: its process \(pid {victim.pid}\) is dead and nothing it started lives on this host"
+    )
     finishes(job, 1, 4, survivor, successor)
 
 

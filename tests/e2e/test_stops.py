@@ -111,4 +111,3 @@ def test_restarts_end_with_their_budget(job: Stage) -> None:
     assert [agent.ends() for agent in agents] == [1, 1], job.told()
     assert all(agent.said("all 2 restarts of --max-restarts are spent") for agent in agents), job.told()
     assert {news.round for news in job.news if news.rank == 3} == {0, 1, 2}
-
