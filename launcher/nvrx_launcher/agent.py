@@ -37,6 +37,7 @@ from nvrx_launcher.screen import Screen
 from nvrx_launcher.store import EtcdStore
 from nvrx_launcher.story import Story
 from nvrx_launcher.sweep import this_process
+from nvrx_launcher.warm import WarmCrew
 from nvrx_launcher.workers import RankJob
 
 SERVER_LINGER_S = 10.0
@@ -86,6 +87,7 @@ class _Agent:
             cwd=str(Path.cwd()),
             output=output,
             warn=self._warn,
+            crew=WarmCrew(config.workers, os.environ, say=self._say, explain=self._explain),
         )
         self._leave: LeaveRequested | None = None
         self._interpreter: Interpreter | None = None
