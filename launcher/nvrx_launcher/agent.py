@@ -32,7 +32,7 @@ from nvrx_launcher.history import DecisionLog, History
 from nvrx_launcher.output import Output
 from nvrx_launcher.palette import palette_for
 from nvrx_launcher.ranks import NodeRanks
-from nvrx_launcher.reach import Reached, reach
+from nvrx_launcher.reach import WAIT_S, Reached, reach
 from nvrx_launcher.screen import Screen
 from nvrx_launcher.store import EtcdStore
 from nvrx_launcher.story import Story
@@ -115,6 +115,7 @@ class _Agent:
                 job_token=os.environ.get("NVRX_JOB_TOKEN"),
                 log_file=folder / "etcd.log",
                 say=self._say,
+                wait_s=min(WAIT_S, self._config.job.join_timeout_s),
             ) as etcd,
             anyio.create_task_group() as services,
         ):
