@@ -16,7 +16,7 @@ from nvrx_async.etcd import Feed, Session, UnavailableError
 from nvrx_async.etcd.types import Deleted, Listing
 from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.rounds.coordinator import Coordinator
-from nvrx_async.rounds.effects import Finish, Finished, Notice, Registered
+from nvrx_async.rounds.effects import Finish, Finished, Notice, Registered, RoundRunning
 from nvrx_async.rounds.events import LeaseLost, LeaveRequested, Renewed
 from nvrx_async.rounds.fencing import good_until
 from nvrx_async.rounds.identity import Identity
@@ -263,6 +263,8 @@ class _Agent:
                 )
             )
         self._finished = self._finished or isinstance(notice, Finished)
+        if isinstance(notice, RoundRunning) and notice.assignment is None:
+            self._ranks.stand_by(self._config.node.slots)
         self._screen.do(lambda: self._console.show(notice))
         self._screen.do(lambda: self._history.add(notice))
 
