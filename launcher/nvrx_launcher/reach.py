@@ -32,6 +32,8 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 FIRST_LOOK_S = 1.0
+STARTING_S = 10.0
+"""How long an etcd that another agent of this host may be starting is waited for."""
 WAIT_S = 30.0
 """How long an etcd that is not there yet is waited for: another node may be about to start it."""
 
@@ -139,7 +141,7 @@ async def _answers(config: EtcdConfig, credentials: Credentials | None) -> bool:
     async with AsyncExitStack() as stack:
         settings = _settings(config, credentials)
         try:
-            await _connected(stack, settings, FIRST_LOOK_S, optional=config.user is None)
+            await _connected(stack, settings, STARTING_S, optional=config.user is None)
         except UnavailableError:
             return False
     return True
