@@ -15,6 +15,7 @@ from nvrx_launcher.config import (
     LogsConfig,
     NodeConfig,
     ProgramKind,
+    WarmConfig,
     WorkersConfig,
 )
 from nvrx_launcher.errors import UsageError
@@ -99,7 +100,12 @@ def _workers(
         stop_timeout_s=line.value("workers_stop_timeout"),
         startup_grace_s=line.value("startup_grace"),
         omp_num_threads=None if alone else 1,
+        warm=WarmConfig(_warm_count(line.value("warm_workers")), line.value("warm_imports")),
     )
+
+
+def _warm_count(given: str | int) -> int | None:
+    return given if isinstance(given, int) else {"auto": None, "off": 0}[given]
 
 
 def _kind(line: CommandLine) -> ProgramKind:

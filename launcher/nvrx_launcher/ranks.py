@@ -25,6 +25,7 @@ from nvrx_launcher.keeper_link import Keeper
 from nvrx_launcher.output import Output
 from nvrx_launcher.ports import ReservedPort, reserve_port
 from nvrx_launcher.sweep import Verdict, prove_dead
+from nvrx_launcher.warm import WarmCrew
 from nvrx_launcher.workers import RankCommand, RankJob, make_folders, rank_command
 
 TAIL_BYTES = 64 * 1024
@@ -59,8 +60,10 @@ class NodeRanks:
         cwd: str,
         output: Output,
         warn: Callable[[str], None],
+        crew: WarmCrew,
     ) -> None:
         self._workers = workers
+        self._crew = crew
         self._tag = tag
         self._base_env = base_env
         self._cwd = cwd
@@ -111,6 +114,7 @@ class NodeRanks:
                 began_s = boottime_s()
                 async with Keeper.start(generation, self._tag) as keeper:
                     self._keeper = keeper
+                    self._crew.keeper(keeper)
                     keeper.good_until(self._good_until_s)
                     self._tell(KeeperReady(generation))
                     if generation == 1:
@@ -124,6 +128,7 @@ class NodeRanks:
                         "see what kills processes here: dmesg, limits of the container",
                     )
         finally:
+            self._crew.keeper(None)
             for port in self._ports.values():
                 port.close()
 
@@ -157,7 +162,8 @@ class NodeRanks:
             self._gone_unstarted(FaultKind.STOPPED_BY_US, "stopped before it was started")
             return
         self._output.expect(assignment, commands)
-        self._keeper.start_ranks(assignment.round, commands)
+        self._keeper.start_ranks(assignment.round, self._crew.dress(commands))
+        self._crew.runs(commands)
 
     def stop(self, number: int, *, grace: bool) -> None:
         """Stop the ranks of a round, also those whose start is still under way."""
@@ -202,10 +208,13 @@ class NodeRanks:
                 self._gone_unstarted(kind, reason)
             case reports.Grew(local_rank=local_rank, stream=stream):
                 self._output.grew(local_rank, stream, keeper)
+            case reports.HookTold() | reports.IdleLost():
+                self._crew.on(event)
             case reports.SpoolWarning(path=path, error=error):
                 self._warn(f"{path} cannot be written: {error}; the rank goes on, its output is lost")
             case reports.KeeperLost(generation=generation, how=how, alive=alive):
                 self._keeper = None
+                self._crew.keeper(None)
                 self._warn(f"the keeper died ({how}), and all ranks of this node with it")
                 self._tell(KeeperLost(generation))
                 await self._gone(tuple(range(len(alive))))

@@ -241,9 +241,9 @@ class Member:
         now_round = self._mirror.record(Round, keys.round)
         if now_round is None:
             return "the attempt has no round"
-        self._tell_of_rounds(now_round, registered)
         if self._leave is not None:
             return self._go(now, now_round, registered, self._leave)
+        self._tell_of_rounds(now_round, registered)
         if self._ranks is not None:
             return self._tend(now, self._ranks, now_round, registered)
         return self._await_round(now, now_round, registered)
@@ -470,7 +470,7 @@ class Member:
         self, now: Now, now_round: Round, registered: Registration, leave: LeaveRequested
     ) -> str:
         """The outcome of a job that everybody left. Refused means that others stay: it is theirs."""
-        code, reason = SIGNAL_BASE + leave.signal, f"stopped by {signal_name(leave.signal)}"
+        code, reason = SIGNAL_BASE + leave.signal, f"told to stop by {signal_name(leave.signal)}"
         if self._others_stay:
             return self._finish(code, f"{reason}; others stay in it")
         if self._asked_last or self._in_flight is not None:

@@ -39,7 +39,6 @@ def external():
 @pytest.fixture(autouse=True)
 def _short_looks(monkeypatch):
     monkeypatch.setattr(module, "FIRST_LOOK_S", 0.3)
-    monkeypatch.setattr(module, "WAIT_S", 10.0)
 
 
 class Reach:
@@ -48,14 +47,15 @@ class Reach:
     def __init__(self, folder):
         self.folder, self.said = folder, []
 
-    def __call__(self, endpoint="", embedded=EmbeddedEtcd.AUTO, *, token=None, address=None, **config):
+    def __call__(self, endpoint="", embedded=EmbeddedEtcd.AUTO, *, token=None, address=None, wait_s=10.0):
         endpoints = (endpoint,) if endpoint else ()
         return reach(
-            EtcdConfig(endpoints, embedded, **config),
+            EtcdConfig(endpoints, embedded),
             local_address=address,
             job_token=token,
             log_file=self.folder / "etcd.log",
             say=self.said.append,
+            wait_s=wait_s,
         )
 
 
@@ -143,12 +143,11 @@ async def test_a_port_that_something_else_has_is_told(reaching, monkeypatch):
 
 @pytest.mark.parametrize("embedded", [EmbeddedEtcd.OFF, EmbeddedEtcd.AUTO])
 async def test_an_etcd_of_somebody_else_is_waited_for_and_never_started_here(reaching, monkeypatch, embedded):
-    monkeypatch.setattr(module, "WAIT_S", 0.3)
     endpoint = free_endpoint()
     if embedded is EmbeddedEtcd.AUTO:
         monkeypatch.setattr(module, "is_own", lambda host: False)
     with pytest.raises(UnavailableError) as caught:
-        async with reaching(endpoint, embedded):
+        async with reaching(endpoint, embedded, wait_s=0.3):
             pass
     assert endpoint in str(caught.value)
     assert any("waiting up to 0.3 s for etcd" in line for line in reaching.said)

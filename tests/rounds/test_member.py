@@ -558,7 +558,7 @@ def test_leaving_interrupts_reports_and_deletes_its_keys_in_this_order():
     (departure,) = commits["leave"].txns
     assert departure.when == (CreatedAt(KEYS.node("a"), own),)
     assert departure.then == (Delete(Scope(KEYS.node("a"))), Delete(Scope(KEYS.election(0xA))))
-    assert all_of(effects, Finish) == [Finish(SIGNAL_BASE + 15, "stopped by SIGTERM; others stay in it")]
+    assert all_of(effects, Finish) == [Finish(SIGNAL_BASE + 15, "told to stop by SIGTERM; others stay in it")]
     assert KEYS.outcome not in bench.etcd.held, "b is still there: the outcome is its to write"
 
 
