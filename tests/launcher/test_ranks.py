@@ -23,6 +23,7 @@ from nvrx_launcher.config import ProgramKind, WorkersConfig
 from nvrx_launcher.output import Output
 from nvrx_launcher.ranks import NodeRanks
 from nvrx_launcher.screen import Screen, call_in
+from nvrx_launcher.warm import WarmCrew
 from nvrx_launcher.workers import RankJob
 
 PATIENCE_S = 20.0
@@ -46,19 +47,20 @@ class Bench:
 
     def __init__(self, folder, screen, line, *, stop_timeout_s=5.0, startup_grace_s=0.0):
         self.folder, self.tag = folder, f"test/{uuid.uuid4().hex}"
-        self.events, self.warnings = [], []
+        self.events, self.warnings, self.sentences = [], [], []
         self.out, self.err = Console(self), io.BytesIO()
         self.more = anyio.Event()
         argv = ("sh", "-c", line)
+        kind = ProgramKind.EXECUTABLE
+        workers = WorkersConfig(argv, kind, "sh", "worker", stop_timeout_s, startup_grace_s)
         self.ranks = NodeRanks(
-            workers=WorkersConfig(
-                argv, ProgramKind.EXECUTABLE, "sh", "worker", stop_timeout_s, startup_grace_s
-            ),
+            workers=workers,
             tag=self.tag,
             base_env=os.environ,
             cwd=str(folder),
             output=Output(screen, self.out, self.err, boottime_s),
             warn=self.warnings.append,
+            crew=WarmCrew(workers, os.environ, say=self.warnings.append, explain=self.sentences.append),
         )
         self.ranks.listen(self.tell)
         self.ranks.enter(RankJob("job", 0, "a", 3, folder, self.tag))
