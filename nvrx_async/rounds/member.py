@@ -49,6 +49,7 @@ from nvrx_async.rounds.effects import (
 from nvrx_async.rounds.entry import (
     Adopt,
     Entrance,
+    Entry,
     Evict,
     Inside,
     Open,
@@ -74,14 +75,13 @@ from nvrx_async.rounds.events import (
     Renewed,
 )
 from nvrx_async.rounds.identity import Identity
-from nvrx_async.rounds.leaving import departure, last_word
+from nvrx_async.rounds.leaving import SIGNAL_BASE, departure, last_word, told_to_stop
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.own import InFlight, OwnRanks, Registration
 from nvrx_async.rounds.sentences import node_fault, rank_ended
 
 USAGE = 2
 REQUEUE = 75
-SIGNAL_BASE = 128
 LEAVE_LIMIT_S = 5.0
 """How long a leaving agent tries to say so to etcd once its ranks are gone."""
 
@@ -262,7 +262,9 @@ class Member:
             return self._finish(REQUEUE, "the lease ended before the agent had entered", again=True)
         if self._in_flight is not None:
             return "entering"
-        entry = self._entrance.decide(now, self._mirror)
+        return self._take(self._entrance.decide(now, self._mirror), now)
+
+    def _take(self, entry: Entry, now: Now) -> str:
         match entry:
             case Open() | Register():
                 self._entering = entry
@@ -519,20 +521,12 @@ class Member:
         self, now: Now, now_round: Round, registered: Registration, leave: LeaveRequested
     ) -> str:
         """The outcome of a job that everybody left. Refused means that others stay: it is theirs."""
-        keys, code = registered.keys, SIGNAL_BASE + leave.signal
-        reason = f"told to by {signal_name(leave.signal)}"
+        outcome = told_to_stop(leave.signal, now_round.number, now.utc, self._me.launch_id)
         if self._others_stay:
-            return self._finish(code, f"{reason}; others stay in it")
+            return self._finish(outcome.exit_code, f"{outcome.reason}; others stay in it")
         if self._asked_last:
             return "leaving: reading how the job ended"
-        outcome = Outcome(
-            success=False,
-            exit_code=code,
-            reason=reason,
-            round=now_round.number,
-            decided_utc=now.utc,
-            launch_id=self._me.launch_id,
-        )
+        keys = registered.keys
         self._commit("last", last_word(keys, self._at(current(keys.run_id)), outcome))
         self._asked_last = True
         return "leaving: writing the outcome if nobody stays"
