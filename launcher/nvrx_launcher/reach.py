@@ -28,6 +28,9 @@ FIRST_LOOK_S = 1.0
 WAIT_S = 30.0
 """How long an etcd that is not there yet is waited for at most: another node may be about to start it."""
 
+NEIGHBOUR_START_S = 10.0
+"""How long an etcd that another agent of this host has just begun to start is waited for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reached:
@@ -83,7 +86,7 @@ async def _find_or_start(
     except UnavailableError as error:
         server = None
         if _may_start(config):
-            server = await _start(stack, config, credentials, log_file, say)
+            server = await _start(stack, config, credentials, log_file, say, min(wait_s, NEIGHBOUR_START_S))
         if server is None:
             say(f"waiting up to {wait_s:g} s for etcd: {error.cause}")
     return server, await _connected(stack, settings, wait_s, optional=config.user is None)
@@ -109,6 +112,7 @@ async def _start(
     credentials: Credentials | None,
     log_file: Path,
     say: Callable[[str], None],
+    patience_s: float,
 ) -> EmbeddedServer | None:
     """Start the server that the endpoint names; None when another agent of this host was faster."""
     endpoint = parse_endpoint(config.endpoints[0])
@@ -118,7 +122,10 @@ async def _start(
     try:
         await stack.enter_async_context(server)
     except AddressInUseError:
-        if not await _answers(config, credentials):
+        say(
+            f"{endpoint} is taken: waiting up to {patience_s:g} s for the etcd that another agent may start there"
+        )
+        if not await _answers(config, credentials, patience_s):
             raise
         return None
     if not is_loopback(host) and credentials is None:
@@ -129,11 +136,11 @@ async def _start(
     return server
 
 
-async def _answers(config: EtcdConfig, credentials: Credentials | None) -> bool:
+async def _answers(config: EtcdConfig, credentials: Credentials | None, within_s: float) -> bool:
     async with AsyncExitStack() as stack:
         settings = _settings(config, credentials)
         try:
-            await _connected(stack, settings, FIRST_LOOK_S, optional=config.user is None)
+            await _connected(stack, settings, within_s, optional=config.user is None)
         except UnavailableError:
             return False
     return True
