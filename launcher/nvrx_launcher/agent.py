@@ -21,7 +21,8 @@ from nvrx_async.rounds.events import LeaseLost, LeaveRequested, Renewed
 from nvrx_async.rounds.fencing import good_until
 from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.interpreter import Interpreter
-from nvrx_async.rounds.member import SIGNAL_BASE, Member
+from nvrx_async.rounds.leaving import SIGNAL_BASE
+from nvrx_async.rounds.member import Member
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_launcher.clock import boottime_s, now
 from nvrx_launcher.config import LaunchConfig
