@@ -7,6 +7,7 @@ import secrets
 import signal
 import socket
 import sys
+import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import anyio
 from nvrx_async.etcd import Feed, Session, UnavailableError
 from nvrx_async.etcd.types import Deleted, Listing
 from nvrx_async.job.keys import AttemptKeys
+from nvrx_async.job.records import Outcome, RankEnd
 from nvrx_async.rounds.coordinator import Coordinator
 from nvrx_async.rounds.effects import Finish, Finished, Notice, Registered
 from nvrx_async.rounds.events import LeaseLost, LeaveRequested, Renewed
@@ -26,6 +28,7 @@ from nvrx_async.rounds.mirror import Mirror
 from nvrx_launcher.clock import boottime_s, now
 from nvrx_launcher.config import LaunchConfig
 from nvrx_launcher.console import Console
+from nvrx_launcher.countdown import Countdown
 from nvrx_launcher.errors import RequeueError, UsageError
 from nvrx_launcher.exit_codes import ExitCode
 from nvrx_launcher.history import DecisionLog, History
@@ -33,7 +36,9 @@ from nvrx_launcher.output import Output
 from nvrx_launcher.palette import palette_for
 from nvrx_launcher.ranks import NodeRanks
 from nvrx_launcher.reach import Reached, reach
+from nvrx_launcher.reply_file import write_reply
 from nvrx_launcher.screen import Screen
+from nvrx_launcher.signals import stopping
 from nvrx_launcher.store import EtcdStore
 from nvrx_launcher.story import Story
 from nvrx_launcher.sweep import this_process
@@ -58,7 +63,7 @@ def run(config: LaunchConfig) -> int:
 
 async def _main(config: LaunchConfig) -> int:
     with Screen() as screen:
-        output = Output(screen, sys.stdout.buffer, sys.stderr.buffer, boottime_s)
+        output = Output(screen, sys.stdout.buffer, sys.stderr.buffer, boottime_s, config.logs.shown)
         return await _Agent(config, screen, output).run()
 
 
@@ -79,6 +84,7 @@ class _Agent:
         self._history = History(config.logs.folder / "history.jsonl")
         self._decisions = DecisionLog(config.logs.folder / f"agent-{os.getpid()}.log")
         self._process = this_process(f"{config.run_id}/{secrets.token_hex(8)}")
+        self._countdown = Countdown(self._say)
         self._ranks = NodeRanks(
             workers=config.workers,
             tag=self._process.tag,
@@ -86,6 +92,8 @@ class _Agent:
             cwd=str(Path.cwd()),
             output=output,
             warn=self._warn,
+            countdown=self._countdown,
+            keep=self._keep_end,
         )
         self._leave: LeaveRequested | None = None
         self._interpreter: Interpreter | None = None
@@ -117,6 +125,7 @@ class _Agent:
             anyio.create_task_group() as services,
         ):
             self._say(f"job {self._config.run_id} on {socket.gethostname()}, {etcd.where}")
+            services.start_soon(self._countdown.serve)
             await services.start(self._ranks.serve)
             finish = await self._live(etcd)
             if not self._finished and finish.exit_code != ExitCode.USAGE:
@@ -225,10 +234,20 @@ class _Agent:
     # Signals ------------------------------------------------------------------------------------------
 
     async def _serve_signals(self, everything: anyio.CancelScope) -> None:
-        """The first signal asks the job to stop, a second ends this agent and its ranks now."""
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        """The first signal asks the job to stop, a second ends this agent and its ranks now.
+
+        Those for the ranks are passed on and change nothing here.
+        """
+        for_ranks = self._config.workers.signals
+        with anyio.open_signal_receiver(*stopping(), *for_ranks) as signals:
             async for number in signals:
                 name = signal.Signals(number).name
+                if number in for_ranks:
+                    passed = self._ranks.signal(number)
+                    self._say(
+                        f"{name}: " + ("passed on to the ranks that handle it" if passed else "no rank runs")
+                    )
+                    continue
                 if self._leave is not None:
                     self._say(f"{name} again: killing the ranks")
                     self._ranks.kill()
@@ -262,6 +281,21 @@ class _Agent:
         self._finished = self._finished or isinstance(notice, Finished)
         self._screen.do(lambda: self._console.show(notice))
         self._screen.do(lambda: self._history.add(notice))
+        if isinstance(notice, Finished) and not notice.outcome.success:
+            self._screen.do(lambda: self._reply(notice.outcome))
+
+    def _keep_end(self, number: int, end: RankEnd) -> None:
+        self._screen.do(lambda: self._history.add_end(number, end))
+
+    def _reply(self, outcome: Outcome) -> None:
+        """Where what started this agent reads how it failed, as it would of torchrun."""
+        path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+        if not path:
+            return
+        try:
+            write_reply(Path(path), outcome, time.time())
+        except OSError as error:
+            self._console.warn(f"TORCHELASTIC_ERROR_FILE={path} cannot be written: {error.strerror}")
 
     def _explain(self, sentence: str) -> None:
         self._screen.do(lambda: self._decisions.add(f"{now().utc} {sentence}"))

@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from nvrx_launcher.streams import SHOW_ALL, Shown
+
 if TYPE_CHECKING:
     from pathlib import Path
+    from signal import Signals
 
     from nvrx_async.job.records import JobSpec
 
@@ -77,7 +80,8 @@ class WorkersConfig:
     `argv` is complete (interpreter included), `program` is the script, module or executable in it.
     `stop_timeout_s` lies between SIGTERM and SIGKILL. A rank that
     lives for `startup_grace_s` counts as ready. `omp_num_threads` is what OMP_NUM_THREADS is set to, None
-    where the variable is left alone.
+    where the variable is left alone. `signals` are for the ranks alone. `virtual_local_rank`: each rank is
+    told that it is the first of its node, with one GPU.
     """
 
     argv: tuple[str, ...]
@@ -87,6 +91,8 @@ class WorkersConfig:
     stop_timeout_s: float
     startup_grace_s: float
     omp_num_threads: int | None = None
+    signals: tuple[Signals, ...] = ()
+    virtual_local_rank: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,7 @@ class LogsConfig:
     """`folder` holds everything this job writes on this node; nothing of it exists yet."""
 
     folder: Path
+    shown: Shown = SHOW_ALL
 
     @property
     def summary(self) -> Path:

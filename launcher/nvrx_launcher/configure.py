@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nvrx_async.job.records import JobSpec
-from nvrx_launcher import meeting
+from nvrx_launcher import meeting, signals
 from nvrx_launcher.config import (
     KILL_TIME_S,
     LaunchConfig,
@@ -18,6 +18,7 @@ from nvrx_launcher.config import (
     WorkersConfig,
 )
 from nvrx_launcher.errors import UsageError
+from nvrx_launcher.streams import Shown
 
 if TYPE_CHECKING:
     from nvrx_launcher.command_line import CommandLine
@@ -61,7 +62,7 @@ def configure(
         etcd=etcd,
         node=_node(line, environment, slots),
         workers=_workers(line, environment, slots, notices),
-        logs=LogsConfig((Path(line.value("log_dir")) / run_id).absolute()),
+        logs=_logs(line, run_id, slots, notices),
         launch_id=_launch_id(environment),
         takeover=line.value("takeover"),
         notices=tuple(notices),
@@ -99,7 +100,37 @@ def _workers(
         stop_timeout_s=line.value("workers_stop_timeout"),
         startup_grace_s=line.value("startup_grace"),
         omp_num_threads=None if alone else 1,
+        signals=signals.passed_on(line.value("signals_to_handle")),
+        virtual_local_rank=_virtual(line, environment, slots),
     )
+
+
+def _virtual(line: CommandLine, environment: Mapping[str, str], slots: int) -> bool:
+    """Whether each rank sees one GPU; every rank must find one in CUDA_VISIBLE_DEVICES where that is set."""
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if not line.value("virtual_local_rank"):
+        return False
+    if visible is not None and (there := len(visible.split(","))) < slots:
+        raise UsageError(
+            f"--virtual-local-rank: {slots} ranks need a GPU each, CUDA_VISIBLE_DEVICES={visible} has {there}",
+            "give a smaller --nproc-per-node, or name more GPUs",
+        )
+    return True
+
+
+def _logs(line: CommandLine, run_id: str, slots: int, notices: list[str]) -> LogsConfig:
+    shown = Shown(
+        redirects=line.value("redirects"),
+        tee=line.value("tee"),
+        local_ranks=line.value("local_ranks_filter"),
+        stdout_words=line.value("duplicate_stdout_filters"),
+        stderr_words=line.value("duplicate_stderr_filters"),
+    )
+    logs = LogsConfig((Path(line.value("log_dir")) / run_id).absolute(), shown)
+    hidden = shown.hidden(slots)
+    if hidden:
+        notices.append(f"{hidden} is not shown, it is in {logs.folder}")
+    return logs
 
 
 def _kind(line: CommandLine) -> ProgramKind:

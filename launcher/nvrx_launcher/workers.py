@@ -99,6 +99,7 @@ def rank_command(
             **_inherited(base_env),
             **_defaults(base_env, workers),
             **_place(assignment, rank, local_rank),
+            **(_virtual_place(base_env, local_rank) if workers.virtual_local_rank else {}),
             **_of_job(number, workers, job),
             "TORCHELASTIC_ERROR_FILE": str(paths.error_file(number, rank)),
         },
@@ -150,6 +151,13 @@ def _place(assignment: Assignment, rank: int, local_rank: int) -> dict[str, str]
         "MASTER_ADDR": assignment.master_address,
         "MASTER_PORT": str(assignment.master_port),
     }
+
+
+def _virtual_place(base_env: Mapping[str, str], local_rank: int) -> dict[str, str]:
+    """One GPU a rank, which is device 0 to it."""
+    visible = base_env.get("CUDA_VISIBLE_DEVICES")
+    gpu = visible.split(",")[local_rank].strip() if visible is not None else str(local_rank)
+    return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": gpu}
 
 
 def _of_job(number: int, workers: WorkersConfig, job: RankJob) -> dict[str, str]:

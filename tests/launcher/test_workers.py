@@ -133,3 +133,12 @@ def test_logs_lie_in_a_folder_per_rank_that_is_made_on_demand(tmp_path: Path) ->
     make_folders([made])
     make_folders([made])
     assert folder.is_dir()
+
+
+def test_a_virtual_local_rank_sees_one_gpu() -> None:
+    virtual = replace(WORKERS, virtual_local_rank=True, argv=("x", "${local_rank}"))
+    told = command(workers=virtual, base_env={"CUDA_VISIBLE_DEVICES": "4, 6"})
+    assert (told.env["LOCAL_RANK"], told.env["CUDA_VISIBLE_DEVICES"]) == ("0", "6")
+    assert (told.env["RANK"], told.local_rank, told.argv) == ("3", 1, ("x", "1"))
+    assert command(workers=virtual).env["CUDA_VISIBLE_DEVICES"] == "1"
+    assert "CUDA_VISIBLE_DEVICES" not in command().env

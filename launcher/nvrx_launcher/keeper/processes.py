@@ -79,6 +79,16 @@ def kill(stat: Stat) -> bool:
         os.close(pidfd)
 
 
+def expects(pid: int, signum: int) -> bool:
+    """Whether the process catches, blocks (to wait for it) or ignores this signal, so that it does not end it."""
+    masks = (
+        int(value, 16)
+        for name, _, value in (line.partition(b":") for line in _read(f"/proc/{pid}/status").split(b"\n"))
+        if name in (b"SigCgt", b"SigBlk", b"SigIgn")
+    )
+    return any(mask >> (signum - 1) & 1 for mask in masks)
+
+
 def environment(pid: int) -> frozenset[bytes]:
     """`NAME=value` as the process got them at its exec; empty for zombies and processes of other users."""
     return frozenset(_read(f"/proc/{pid}/environ").split(b"\0"))
