@@ -42,6 +42,7 @@ from nvrx_launcher.signals import stopping
 from nvrx_launcher.store import EtcdStore
 from nvrx_launcher.story import Story
 from nvrx_launcher.sweep import this_process
+from nvrx_launcher.terminal import terminal_size
 from nvrx_launcher.workers import RankJob
 
 SERVER_LINGER_S = 10.0
@@ -276,6 +277,7 @@ class _Agent:
                     max_restarts=config.job.max_restarts,
                     folder=config.logs.folder,
                     tag=self._process.tag,
+                    terminal=terminal_size(sys.stdout, pty=config.workers.pty),
                 )
             )
         self._finished = self._finished or isinstance(notice, Finished)

@@ -81,7 +81,8 @@ class WorkersConfig:
     `stop_timeout_s` lies between SIGTERM and SIGKILL. A rank that
     lives for `startup_grace_s` counts as ready. `omp_num_threads` is what OMP_NUM_THREADS is set to, None
     where the variable is left alone. `signals` are for the ranks alone. `virtual_local_rank`: each rank is
-    told that it is the first of its node, with one GPU.
+    told that it is the first of its node, with one GPU. `pty`: ranks write to a terminal of their own; None if
+    the agent does.
     """
 
     argv: tuple[str, ...]
@@ -93,6 +94,7 @@ class WorkersConfig:
     omp_num_threads: int | None = None
     signals: tuple[Signals, ...] = ()
     virtual_local_rank: bool = False
+    pty: bool | None = False
 
 
 @dataclass(frozen=True, slots=True)

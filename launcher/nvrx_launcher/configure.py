@@ -102,7 +102,15 @@ def _workers(
         omp_num_threads=None if alone else 1,
         signals=signals.passed_on(line.value("signals_to_handle")),
         virtual_local_rank=_virtual(line, environment, slots),
+        pty=_pty(line, slots),
     )
+
+
+def _pty(line: CommandLine, slots: int) -> bool | None:
+    """The only rank of a job looks on a terminal as it does without a launcher."""
+    if line.value("pty") != "auto":
+        return bool(line.value("pty") == "on")
+    return None if slots == 1 and line.value("nnodes").maximum == 1 else False
 
 
 def _virtual(line: CommandLine, environment: Mapping[str, str], slots: int) -> bool:

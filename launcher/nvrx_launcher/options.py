@@ -213,6 +213,15 @@ _OUTPUT = (
         default=NONE,
         doc="Streams that are shown although --redirects names them.",
     ),
+    ours(
+        "--pty",
+        group=OUTPUT,
+        metavar="auto|on|off",
+        parse=values.choice("auto", "on", "off"),
+        default="auto",
+        doc="Whether ranks write to a terminal, for colours and progress bars. auto: the only rank of a job that "
+        "is started on one.",
+    ),
     torchrun(
         "--local-ranks-filter",
         group=OUTPUT,

@@ -23,7 +23,10 @@ _OUR_PREFIXES = ("NVRX_", "PET_")
 
 @dataclass(frozen=True, slots=True)
 class RankJob:
-    """Whose ranks they are. `folder` holds all logs of the job on this node; `tag` marks all its processes."""
+    """Whose ranks they are. `folder` holds all logs of the job on this node; `tag` marks all its processes.
+
+    `terminal`: rows and columns of the terminals that ranks get instead of pipes.
+    """
 
     run_id: str
     attempt: int
@@ -31,6 +34,7 @@ class RankJob:
     max_restarts: int
     folder: Path
     tag: str
+    terminal: tuple[int, int] | None = None
 
     @property
     def paths(self) -> LogPaths:
@@ -40,7 +44,10 @@ class RankJob:
 
 @dataclass(frozen=True, slots=True)
 class RankCommand:
-    """All that the keeper needs to start a rank. `env` is the whole environment; paths are absolute."""
+    """All that the keeper needs to start a rank. `env` is the whole environment; paths are absolute.
+
+    `terminal`: rows and columns of the terminal that stdout and stderr are; None for pipes.
+    """
 
     local_rank: int
     argv: tuple[str, ...]
@@ -48,6 +55,7 @@ class RankCommand:
     cwd: str
     stdout_path: str
     stderr_path: str
+    terminal: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +114,7 @@ def rank_command(
         cwd=cwd,
         stdout_path=str(paths.stdout(number, rank)),
         stderr_path=str(paths.stderr(number, rank)),
+        terminal=job.terminal,
     )
 
 

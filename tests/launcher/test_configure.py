@@ -289,3 +289,17 @@ def test_signals_for_the_ranks():
     usual = (signal.SIGUSR1, signal.SIGUSR2)
     assert config("").workers.signals == usual
     assert config("--signals-to-handle SIGTERM,SIGUSR2,SIGCONT").workers.signals == (*usual, signal.SIGCONT)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pty"),
+    [
+        ("", None),
+        ("--nproc-per-node 2", False),
+        ("--nnodes 1:2 --rdzv-id a --rdzv-endpoint a:1", False),
+        ("--pty on --nproc-per-node 2", True),
+        ("--pty off", False),
+    ],
+)
+def test_only_a_single_rank_looks_as_if_there_were_no_launcher(arguments, pty):
+    assert config(arguments).workers.pty is pty

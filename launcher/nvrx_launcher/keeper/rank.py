@@ -10,6 +10,7 @@ import struct
 import sys
 
 from . import linux, processes
+from .channel import channel
 from .spool import Stream
 
 TYPE_CHECKING = False
@@ -130,7 +131,7 @@ class Rank:
             self._status_fd = -1
 
     def _pipe(self, name: str) -> list[int]:
-        read_fd, write_fd = os.pipe()
+        read_fd, write_fd = channel(self.spec.get("terminal"))
         self.streams.append(Stream(self.local_rank, name, read_fd, self.spec[f"{name}_path"]))
         _enlarge(write_fd)
         return [write_fd]
