@@ -35,7 +35,7 @@ from nvrx_launcher.history import DecisionLog, History
 from nvrx_launcher.output import Output
 from nvrx_launcher.palette import palette_for
 from nvrx_launcher.ranks import NodeRanks
-from nvrx_launcher.reach import Reached, reach
+from nvrx_launcher.reach import WAIT_S, Reached, reach
 from nvrx_launcher.reply_file import write_reply
 from nvrx_launcher.screen import Screen
 from nvrx_launcher.signals import stopping
@@ -43,6 +43,7 @@ from nvrx_launcher.store import EtcdStore
 from nvrx_launcher.story import Story
 from nvrx_launcher.sweep import this_process
 from nvrx_launcher.terminal import terminal_size
+from nvrx_launcher.warm import WarmCrew
 from nvrx_launcher.workers import RankJob
 
 SERVER_LINGER_S = 10.0
@@ -95,6 +96,7 @@ class _Agent:
             warn=self._warn,
             countdown=self._countdown,
             keep=self._keep_end,
+            crew=WarmCrew(config.workers, os.environ, say=self._say, explain=self._explain),
         )
         self._leave: LeaveRequested | None = None
         self._interpreter: Interpreter | None = None
@@ -122,6 +124,7 @@ class _Agent:
                 job_token=os.environ.get("NVRX_JOB_TOKEN"),
                 log_file=folder / "etcd.log",
                 say=self._say,
+                wait_s=min(WAIT_S, self._config.job.join_timeout_s),
             ) as etcd,
             anyio.create_task_group() as services,
         ):

@@ -74,6 +74,17 @@ class ProgramKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class WarmConfig:
+    """Idle processes for the next restart: `count` per node, None for one per rank where it is safe, 0 for none.
+
+    `imports` are the modules they import beforehand.
+    """
+
+    count: int | None = 0
+    imports: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class WorkersConfig:
     """The ranks' command and how they are treated.
 
@@ -95,6 +106,7 @@ class WorkersConfig:
     signals: tuple[Signals, ...] = ()
     virtual_local_rank: bool = False
     pty: bool | None = False
+    warm: WarmConfig = WarmConfig()
 
 
 @dataclass(frozen=True, slots=True)

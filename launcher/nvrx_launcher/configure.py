@@ -15,6 +15,7 @@ from nvrx_launcher.config import (
     LogsConfig,
     NodeConfig,
     ProgramKind,
+    WarmConfig,
     WorkersConfig,
 )
 from nvrx_launcher.errors import UsageError
@@ -103,6 +104,7 @@ def _workers(
         signals=signals.passed_on(line.value("signals_to_handle")),
         virtual_local_rank=_virtual(line, environment, slots),
         pty=_pty(line, slots),
+        warm=WarmConfig(_warm_count(line.value("warm_workers")), line.value("warm_imports")),
     )
 
 
@@ -139,6 +141,10 @@ def _logs(line: CommandLine, run_id: str, slots: int, notices: list[str]) -> Log
     if hidden:
         notices.append(f"{hidden} is not shown, it is in {logs.folder}")
     return logs
+
+
+def _warm_count(given: str | int) -> int | None:
+    return given if isinstance(given, int) else {"auto": None, "off": 0}[given]
 
 
 def _kind(line: CommandLine) -> ProgramKind:

@@ -176,6 +176,23 @@ _FAILURE = (
         doc="Begin at once where the job's last attempt left no verdict: you know that its ranks are dead.",
     ),
     ours(
+        "--warm-workers",
+        group=FAILURE,
+        metavar="auto|off|N",
+        parse=values.warm_workers,
+        default="auto",
+        doc="Idle processes that wait to become the ranks of a restart; auto: one per rank, where it is safe.",
+    ),
+    ours(
+        "--warm-imports",
+        group=FAILURE,
+        metavar="MODULE[,...]",
+        parse=values.modules,
+        default=("torch",),
+        default_text="torch",
+        doc="What warm workers import beforehand.",
+    ),
+    ours(
         "--lease-ttl",
         group=FAILURE,
         metavar="SECONDS",
