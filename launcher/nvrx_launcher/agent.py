@@ -13,20 +13,21 @@ from pathlib import Path
 
 import anyio
 
-from nvrx_async.etcd import Feed, Session, UnavailableError
+from nvrx_async.etcd import Feed, Session, UnavailableError, parse_endpoint
 from nvrx_async.etcd.types import Deleted, Listing
 from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.job.records import Outcome, RankEnd
 from nvrx_async.rounds.coordinator import Coordinator
-from nvrx_async.rounds.effects import Finish, Finished, Notice, Registered
+from nvrx_async.rounds.effects import Finish, Finished, Notice, Registered, Waiting
 from nvrx_async.rounds.events import LeaseLost, LeaveRequested, Renewed
 from nvrx_async.rounds.fencing import good_until
 from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.interpreter import Interpreter
 from nvrx_async.rounds.member import SIGNAL_BASE, Member
 from nvrx_async.rounds.mirror import Mirror
+from nvrx_launcher.addresses import interface_address, unreachable
 from nvrx_launcher.clock import boottime_s, now
-from nvrx_launcher.config import LaunchConfig
+from nvrx_launcher.config import LaunchConfig, NodeConfig
 from nvrx_launcher.console import Console
 from nvrx_launcher.countdown import Countdown
 from nvrx_launcher.errors import RequeueError, UsageError
@@ -102,6 +103,7 @@ class _Agent:
         self._interpreter: Interpreter | None = None
         self._registered: Registered | None = None
         self._finished = False
+        self._unreachable = ""
 
     async def run(self) -> int:
         """Reach etcd, keep a keeper, live. Everything is ended in reverse order."""
@@ -120,7 +122,7 @@ class _Agent:
         async with (
             reach(
                 self._config.etcd,
-                local_address=self._config.node.address,
+                local_address=_own_address(self._config.node),
                 job_token=os.environ.get("NVRX_JOB_TOKEN"),
                 log_file=folder / "etcd.log",
                 say=self._say,
@@ -131,6 +133,10 @@ class _Agent:
             self._say(f"job {self._config.run_id} on {socket.gethostname()}, {etcd.where}")
             services.start_soon(self._countdown.serve)
             await services.start(self._ranks.serve)
+            if self._config.job.max_nodes > 1:
+                self._unreachable = unreachable(
+                    parse_endpoint(self._config.etcd.endpoints[0]).host, etcd.address
+                )
             finish = await self._live(etcd)
             if not self._finished and finish.exit_code != ExitCode.USAGE:
                 self._say(f"this node leaves the job: {finish.reason} (exit code {finish.exit_code})")
@@ -281,10 +287,14 @@ class _Agent:
                     folder=config.logs.folder,
                     tag=self._process.tag,
                     terminal=terminal_size(sys.stdout, pty=config.workers.pty),
+                    familiar=config.logs.familiar,
                 )
             )
         self._finished = self._finished or isinstance(notice, Finished)
         self._screen.do(lambda: self._console.show(notice))
+        if isinstance(notice, Waiting) and self._unreachable:
+            self._warn(self._unreachable)  # at once: whoever is waited for may never find the way here
+            self._unreachable = ""
         self._screen.do(lambda: self._history.add(notice))
         if isinstance(notice, Finished) and not notice.outcome.success:
             self._screen.do(lambda: self._reply(notice.outcome))
@@ -310,6 +320,10 @@ class _Agent:
 
     def _warn(self, text: str) -> None:
         self._screen.do(lambda: self._console.warn(text))
+
+
+def _own_address(node: NodeConfig) -> str | None:
+    return interface_address(node.interface) if node.interface else node.address
 
 
 async def _tell_when_lost(session: Session, interpreter: Interpreter) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from nvrx_launcher.streams import SHOW_ALL, Shown
+from nvrx_launcher.streams import NONE, SHOW_ALL, Shown
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,12 +54,16 @@ class EtcdConfig:
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """This node. `node_id` and `address` are None where the agent finds them out; `order` is a wish."""
+    """This node. `node_id` and `address` are None where the agent finds them out; `order` is a wish.
+
+    `interface`: the network interface whose address is this node's.
+    """
 
     slots: int
     node_id: str | None = None
     order: int | None = None
     address: str | None = None
+    interface: str | None = None
 
 
 class ProgramKind(Enum):
@@ -93,7 +97,7 @@ class WorkersConfig:
     lives for `startup_grace_s` counts as ready. `omp_num_threads` is what OMP_NUM_THREADS is set to, None
     where the variable is left alone. `signals` are for the ranks alone. `virtual_local_rank`: each rank is
     told that it is the first of its node, with one GPU. `pty`: ranks write to a terminal of their own; None if
-    the agent does.
+    the agent does. `interface`: the network interface that gloo and NCCL are told to use.
     """
 
     argv: tuple[str, ...]
@@ -106,6 +110,7 @@ class WorkersConfig:
     signals: tuple[Signals, ...] = ()
     virtual_local_rank: bool = False
     pty: bool | None = False
+    interface: str | None = None
     warm: WarmConfig = WarmConfig()
 
 
@@ -115,6 +120,11 @@ class LogsConfig:
 
     folder: Path
     shown: Shown = SHOW_ALL
+
+    @property
+    def familiar(self) -> bool:
+        """Whether torchrun, started with these options, would have made logs that people look for."""
+        return (self.shown.redirects, self.shown.tee) != (NONE, NONE)
 
     @property
     def summary(self) -> Path:

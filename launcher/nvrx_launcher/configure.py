@@ -76,11 +76,17 @@ def _node(line: CommandLine, environment: Mapping[str, str], slots: int) -> Node
     if order is None and slurm_order.isdigit():
         order = int(slurm_order)
     node_id = line.value("node_id")
+    if line.value("interface") and line.value("local_addr"):
+        raise UsageError(
+            f"{line.as_given('interface')} and {line.as_given('local_addr')} both say this node's address",
+            "give one of the two",
+        )
     return NodeConfig(
         slots=slots,
         node_id=meeting.checked("--node-id", node_id) if node_id else None,
         order=order,
         address=line.value("local_addr") or None,
+        interface=line.value("interface") or None,
     )
 
 
@@ -104,6 +110,7 @@ def _workers(
         signals=signals.passed_on(line.value("signals_to_handle")),
         virtual_local_rank=_virtual(line, environment, slots),
         pty=_pty(line, slots),
+        interface=line.value("interface") or None,
         warm=WarmConfig(_warm_count(line.value("warm_workers")), line.value("warm_imports")),
     )
 

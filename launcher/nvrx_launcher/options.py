@@ -294,6 +294,14 @@ _NODE = (
     ),
 )
 
+_INTERFACE = ours(
+    "--interface",
+    group=NODE,
+    metavar="NAME",
+    doc="Network interface whose address is this node's; gloo and NCCL are told to use it, unless "
+    "GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME say otherwise.",
+)
+
 _ETCD = (
     ours(
         "--etcd-embedded",
@@ -384,6 +392,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     *_FAILURE,
     *_OUTPUT,
     *_NODE,
+    _INTERFACE,
     *_ETCD,
     *_TORCHRUN,
     *_HELP,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +26,8 @@ _OUR_PREFIXES = ("NVRX_", "PET_")
 class RankJob:
     """Whose ranks they are. `folder` holds all logs of the job on this node; `tag` marks all its processes.
 
-    `terminal`: rows and columns of the terminals that ranks get instead of pipes.
+    `terminal`: rows and columns of the terminals that ranks get instead of pipes. `familiar`: logs are also
+    found in torchrun's layout.
     """
 
     run_id: str
@@ -35,6 +37,7 @@ class RankJob:
     folder: Path
     tag: str
     terminal: tuple[int, int] | None = None
+    familiar: bool = False
 
     @property
     def paths(self) -> LogPaths:
@@ -69,7 +72,8 @@ class Release:
 class RankCommand:
     """All that the keeper needs to start a rank. `env` is the whole environment; paths are absolute.
 
-    `terminal`: rows and columns of the terminal that stdout and stderr are; None for pipes.
+    `terminal`: rows and columns of the terminal that stdout and stderr are; None for pipes. `familiar`: where
+    torchrun's users look for the folder of the logs.
     `release`: turn this idle process into the rank; where that fails, and without it, the rank starts cold.
     """
 
@@ -80,6 +84,7 @@ class RankCommand:
     stdout_path: str
     stderr_path: str
     terminal: tuple[int, int] | None = None
+    familiar: str | None = None
     hook: Hook | None = None
     release: Release | None = None
 
@@ -106,6 +111,11 @@ class LogPaths:
     def stderr(self, number: int, rank: int) -> Path:
         """What the rank wrote to stderr."""
         return self.rank(number, rank) / "stderr.log"
+
+    def familiar(self, node_id: str, number: int, local_rank: int) -> Path:
+        """The rank's folder in torchrun's layout, `<run id>_<…>/attempt_<restart count>/<local rank>`."""
+        root = self.folder.with_name(f"{self.folder.name}_{node_id}.{self.attempt}")
+        return root / f"attempt_{number}" / str(local_rank)
 
     def error_file(self, number: int, rank: int) -> Path:
         """Where torch's `@record` writes the rank's exception."""
@@ -141,6 +151,7 @@ def rank_command(
         stdout_path=str(paths.stdout(number, rank)),
         stderr_path=str(paths.stderr(number, rank)),
         terminal=job.terminal,
+        familiar=str(paths.familiar(job.node_id, number, local_rank)) if job.familiar else None,
     )
 
 
@@ -151,7 +162,16 @@ def make_folders(commands: Iterable[RankCommand]) -> None:
         OSError: a folder cannot be made. Ranks may be started anyway, their output is then counted as lost.
     """
     for command in commands:
-        Path(command.stdout_path).parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+        folder = Path(command.stdout_path).parent
+        folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+        if command.familiar is not None:
+            _link(Path(command.familiar), folder)
+
+
+def _link(link: Path, folder: Path) -> None:
+    link.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    link.unlink(missing_ok=True)
+    link.symlink_to(os.path.relpath(folder, link.parent), target_is_directory=True)
 
 
 def is_secret(name: str) -> bool:
@@ -168,6 +188,8 @@ def _defaults(base_env: Mapping[str, str], workers: WorkersConfig) -> dict[str, 
     defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "PYTHONUNBUFFERED": "1"}
     if workers.omp_num_threads is not None:
         defaults["OMP_NUM_THREADS"] = str(workers.omp_num_threads)
+    if workers.interface is not None:
+        defaults |= {"GLOO_SOCKET_IFNAME": workers.interface, "NCCL_SOCKET_IFNAME": workers.interface}
     return {name: value for name, value in defaults.items() if name not in base_env}
 
 

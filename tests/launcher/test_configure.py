@@ -303,3 +303,10 @@ def test_signals_for_the_ranks():
 )
 def test_only_a_single_rank_looks_as_if_there_were_no_launcher(arguments, pty):
     assert config(arguments).workers.pty is pty
+
+
+def test_an_interface_gives_the_address_and_is_told_to_gloo_and_nccl():
+    found = config("--interface eth1")
+    assert (found.node.interface, found.workers.interface, found.node.address) == ("eth1", "eth1", None)
+    with pytest.raises(UsageError, match=r"--interface eth1 and --local-addr .* both say"):
+        config("--interface eth1 --local-addr 10.0.0.1")
