@@ -20,10 +20,12 @@ from nvrx_launcher import keeper_events as reports
 from nvrx_launcher.cgroup import oom_kills
 from nvrx_launcher.clock import boottime_s, utc
 from nvrx_launcher.config import WorkersConfig
+from nvrx_launcher.countdown import Countdown
 from nvrx_launcher.errors import RequeueError
 from nvrx_launcher.keeper_link import Keeper
 from nvrx_launcher.output import Output
 from nvrx_launcher.ports import ReservedPort, reserve_port
+from nvrx_launcher.reply_file import recorded_error
 from nvrx_launcher.sweep import Verdict, prove_dead
 from nvrx_launcher.warm import WarmCrew
 from nvrx_launcher.workers import RankCommand, RankJob, make_folders, rank_command
@@ -49,7 +51,7 @@ class _Round:
 
 
 class NodeRanks:
-    """See the module. `tell` takes events to the machines of the current life; `attempt` says which it is in."""
+    """See the module. `keep` is given the round and the end of every rank, for the record of this node."""
 
     def __init__(
         self,
@@ -60,6 +62,8 @@ class NodeRanks:
         cwd: str,
         output: Output,
         warn: Callable[[str], None],
+        countdown: Countdown,
+        keep: Callable[[int, RankEnd], None],
         crew: WarmCrew,
     ) -> None:
         self._workers = workers
@@ -69,6 +73,8 @@ class NodeRanks:
         self._cwd = cwd
         self._output = output
         self._warn = warn
+        self._countdown = countdown
+        self._keep = keep
         self._tell: Callable[[Event], None] = _nobody_listens
         self._job: RankJob | None = None
         self._keeper: Keeper | None = None
@@ -95,10 +101,12 @@ class NodeRanks:
         if self._keeper is not None:
             self._keeper.good_until(moment_s)
 
-    def signal(self, number: int) -> None:
-        """Forward a signal to all ranks."""
-        if self._keeper is not None and self._round is not None:
-            self._keeper.signal(self._round.assignment.round, number)
+    def signal(self, number: int) -> bool:
+        """Pass a signal on to all ranks that handle it; False if none runs."""
+        if self._keeper is None or self._round is None:
+            return False
+        self._keeper.signal(self._round.assignment.round, number)
+        return True
 
     def kill(self) -> None:
         """Kill all ranks at once."""
@@ -169,7 +177,20 @@ class NodeRanks:
         """Stop the ranks of a round, also those whose start is still under way."""
         self._stopped = max(self._stopped, number)
         if self._keeper is not None:
-            self._keeper.stop(number, self._workers.stop_timeout_s if grace else 0.0)
+            grace_s = self._workers.stop_timeout_s if grace else 0.0
+            self._keeper.stop(number, grace_s)
+            self._countdown.begin(self._running, grace_s)
+
+    def _running(self) -> list[int]:
+        """Global numbers of the ranks that have not ended."""
+        if self._round is None:
+            return []
+        first = self._round.assignment.seat.first_rank
+        return [
+            first + command.local_rank
+            for command in self._round.commands
+            if command.local_rank not in self._round.exits
+        ]
 
     async def reserve_port(self, number: int) -> int:
         """Hold a port for the round's store; those of rounds before the last one are given back."""
@@ -230,10 +251,13 @@ class NodeRanks:
 
     async def _gone(self, unkillable: tuple[int, ...]) -> None:
         running, self._round = self._round, None
+        self._countdown.over()
         if running is None:
             return
         await self._output.drain()
         ends = [await self._end(running, command.local_rank) for command in running.commands]
+        for end in ends:
+            self._keep(running.assignment.round, end)
         self._tell(RanksGone(running.assignment.round, tuple(ends), unkillable))
 
     def _gone_unstarted(self, kind: FaultKind, reason: str) -> None:
@@ -280,6 +304,9 @@ class NodeRanks:
         with anyio.move_on_after(TAIL_LIMIT_S):
             tail = await anyio.to_thread.run_sync(_tail, command.stderr_path, abandon_on_cancel=True)
         error = rank_error(tail, event.exit_code, event.signal)
+        if event.exit_code != 0:  # what it recorded itself is better than what its stderr lets guess
+            path = Path(command.env["TORCHELASTIC_ERROR_FILE"])
+            error = await anyio.to_thread.run_sync(recorded_error, path) or error
         facts = EndFacts(
             event.exit_code, event.signal, event.by, tail, oom_kill=oom_kills() > running.oom_kills
         )
