@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from nvrx_launcher.addresses import is_loopback, is_own, own_address
+from nvrx_launcher.addresses import is_own, own_address
 from nvrx_launcher.cgroup import oom_kills
 from nvrx_launcher.clock import boottime_s, now, utc
 
@@ -50,20 +50,6 @@ def test_a_name_that_does_not_resolve_is_told(monkeypatch):
 )
 def test_an_address_is_own_if_it_can_be_bound(host, own):
     assert is_own(host) is own
-
-
-@pytest.mark.parametrize(
-    ("addresses", "loopback"),
-    [
-        (["127.0.0.1"], True),
-        (["127.8.0.1", "::1"], True),
-        (["10.0.0.1"], False),
-        (["127.0.0.1", "10.0.0.1"], False),
-        (["1127.0.0.1"], False),
-    ],
-)
-def test_loopback(addresses, loopback):
-    assert is_loopback(addresses) is loopback
 
 
 def cgroup(folder, membership="0::/job\n", events="low 0\noom 3\noom_kill 2\n"):
