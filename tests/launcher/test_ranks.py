@@ -20,6 +20,7 @@ from nvrx_async.job.records import Assignment, EndedBy, FaultKind, Node, Process
 from nvrx_async.rounds.events import KeeperLost, KeeperReady, Proof, RankEnded, RanksGone
 from nvrx_launcher.clock import boottime_s
 from nvrx_launcher.config import ProgramKind, WorkersConfig
+from nvrx_launcher.countdown import Countdown
 from nvrx_launcher.output import Output
 from nvrx_launcher.ranks import NodeRanks
 from nvrx_launcher.screen import Screen, call_in
@@ -47,7 +48,7 @@ class Bench:
 
     def __init__(self, folder, screen, line, *, stop_timeout_s=5.0, startup_grace_s=0.0):
         self.folder, self.tag = folder, f"test/{uuid.uuid4().hex}"
-        self.events, self.warnings, self.sentences = [], [], []
+        self.events, self.warnings, self.sentences, self.kept = [], [], [], []
         self.out, self.err = Console(self), io.BytesIO()
         self.more = anyio.Event()
         argv = ("sh", "-c", line)
@@ -60,6 +61,8 @@ class Bench:
             cwd=str(folder),
             output=Output(screen, self.out, self.err, boottime_s),
             warn=self.warnings.append,
+            countdown=Countdown(self.warnings.append),
+            keep=lambda number, end: self.kept.append((number, end)),
             crew=WarmCrew(workers, os.environ, say=self.warnings.append, explain=self.sentences.append),
         )
         self.ranks.listen(self.tell)
