@@ -20,11 +20,14 @@ from nvrx_launcher import keeper_events as reports
 from nvrx_launcher.cgroup import oom_kills
 from nvrx_launcher.clock import boottime_s, utc
 from nvrx_launcher.config import WorkersConfig
+from nvrx_launcher.countdown import Countdown
 from nvrx_launcher.errors import RequeueError
 from nvrx_launcher.keeper_link import Keeper
 from nvrx_launcher.output import Output
 from nvrx_launcher.ports import ReservedPort, reserve_port
+from nvrx_launcher.reply_file import recorded_error
 from nvrx_launcher.sweep import Verdict, prove_dead
+from nvrx_launcher.warm import WarmCrew
 from nvrx_launcher.workers import RankCommand, RankJob, make_folders, rank_command
 
 TAIL_BYTES = 64 * 1024
@@ -48,7 +51,7 @@ class _Round:
 
 
 class NodeRanks:
-    """See the module. `tell` takes events to the machines of the current life; `attempt` says which it is in."""
+    """See the module. `keep` is given the round and the end of every rank, for the record of this node."""
 
     def __init__(
         self,
@@ -59,13 +62,19 @@ class NodeRanks:
         cwd: str,
         output: Output,
         warn: Callable[[str], None],
+        countdown: Countdown,
+        keep: Callable[[int, RankEnd], None],
+        crew: WarmCrew,
     ) -> None:
         self._workers = workers
+        self._crew = crew
         self._tag = tag
         self._base_env = base_env
         self._cwd = cwd
         self._output = output
         self._warn = warn
+        self._countdown = countdown
+        self._keep = keep
         self._tell: Callable[[Event], None] = _nobody_listens
         self._job: RankJob | None = None
         self._keeper: Keeper | None = None
@@ -92,10 +101,12 @@ class NodeRanks:
         if self._keeper is not None:
             self._keeper.good_until(moment_s)
 
-    def signal(self, number: int) -> None:
-        """Forward a signal to all ranks."""
-        if self._keeper is not None and self._round is not None:
-            self._keeper.signal(self._round.assignment.round, number)
+    def signal(self, number: int) -> bool:
+        """Pass a signal on to all ranks that handle it; False if none runs."""
+        if self._keeper is None or self._round is None:
+            return False
+        self._keeper.signal(self._round.assignment.round, number)
+        return True
 
     def kill(self) -> None:
         """Kill all ranks at once."""
@@ -111,6 +122,7 @@ class NodeRanks:
                 began_s = boottime_s()
                 async with Keeper.start(generation, self._tag) as keeper:
                     self._keeper = keeper
+                    self._crew.keeper(keeper)
                     keeper.good_until(self._good_until_s)
                     self._tell(KeeperReady(generation))
                     if generation == 1:
@@ -124,6 +136,7 @@ class NodeRanks:
                         "see what kills processes here: dmesg, limits of the container",
                     )
         finally:
+            self._crew.keeper(None)
             for port in self._ports.values():
                 port.close()
 
@@ -157,13 +170,27 @@ class NodeRanks:
             self._gone_unstarted(FaultKind.STOPPED_BY_US, "stopped before it was started")
             return
         self._output.expect(assignment, commands)
-        self._keeper.start_ranks(assignment.round, commands)
+        self._keeper.start_ranks(assignment.round, self._crew.dress(commands))
+        self._crew.runs(commands)
 
     def stop(self, number: int, *, grace: bool) -> None:
         """Stop the ranks of a round, also those whose start is still under way."""
         self._stopped = max(self._stopped, number)
         if self._keeper is not None:
-            self._keeper.stop(number, self._workers.stop_timeout_s if grace else 0.0)
+            grace_s = self._workers.stop_timeout_s if grace else 0.0
+            self._keeper.stop(number, grace_s)
+            self._countdown.begin(self._running, grace_s)
+
+    def _running(self) -> list[int]:
+        """Global numbers of the ranks that have not ended."""
+        if self._round is None:
+            return []
+        first = self._round.assignment.seat.first_rank
+        return [
+            first + command.local_rank
+            for command in self._round.commands
+            if command.local_rank not in self._round.exits
+        ]
 
     async def reserve_port(self, number: int) -> int:
         """Hold a port for the round's store; those of rounds before the last one are given back."""
@@ -202,10 +229,13 @@ class NodeRanks:
                 self._gone_unstarted(kind, reason)
             case reports.Grew(local_rank=local_rank, stream=stream):
                 self._output.grew(local_rank, stream, keeper)
+            case reports.HookTold() | reports.IdleLost():
+                self._crew.on(event)
             case reports.SpoolWarning(path=path, error=error):
                 self._warn(f"{path} cannot be written: {error}; the rank goes on, its output is lost")
             case reports.KeeperLost(generation=generation, how=how, alive=alive):
                 self._keeper = None
+                self._crew.keeper(None)
                 self._warn(f"the keeper died ({how}), and all ranks of this node with it")
                 self._tell(KeeperLost(generation))
                 await self._gone(tuple(range(len(alive))))
@@ -221,10 +251,13 @@ class NodeRanks:
 
     async def _gone(self, unkillable: tuple[int, ...]) -> None:
         running, self._round = self._round, None
+        self._countdown.over()
         if running is None:
             return
         await self._output.drain()
         ends = [await self._end(running, command.local_rank) for command in running.commands]
+        for end in ends:
+            self._keep(running.assignment.round, end)
         self._tell(RanksGone(running.assignment.round, tuple(ends), unkillable))
 
     def _gone_unstarted(self, kind: FaultKind, reason: str) -> None:
@@ -271,6 +304,9 @@ class NodeRanks:
         with anyio.move_on_after(TAIL_LIMIT_S):
             tail = await anyio.to_thread.run_sync(_tail, command.stderr_path, abandon_on_cancel=True)
         error = rank_error(tail, event.exit_code, event.signal)
+        if event.exit_code != 0:  # what it recorded itself is better than what its stderr lets guess
+            path = Path(command.env["TORCHELASTIC_ERROR_FILE"])
+            error = await anyio.to_thread.run_sync(recorded_error, path) or error
         facts = EndFacts(
             event.exit_code, event.signal, event.by, tail, oom_kill=oom_kills() > running.oom_kills
         )

@@ -6,20 +6,17 @@ what became of them, and leaves. What other agents do is the coordinator's to ju
 
 from __future__ import annotations
 
-from nvrx_async.etcd.types import CreatedAt, Exists, ModifiedAt, Operation, Put, Scope, Txn
+from nvrx_async.etcd.types import Put, Scope, Txn
 from nvrx_async.faults import signal_name
-from nvrx_async.job.codec import encode
 from nvrx_async.job.keys import current
 from nvrx_async.job.records import (
     Assignment,
     Current,
-    Done,
     End,
     Fault,
     FaultKind,
     Interrupt,
     JobSpec,
-    Join,
     Outcome,
     Phase,
     RankEnd,
@@ -75,13 +72,13 @@ from nvrx_async.rounds.events import (
     Renewed,
 )
 from nvrx_async.rounds.identity import Identity
-from nvrx_async.rounds.leaving import SIGNAL_BASE, departure, last_word, told_to_stop
 from nvrx_async.rounds.mirror import Mirror
-from nvrx_async.rounds.own import InFlight, OwnRanks, Registration
-from nvrx_async.rounds.sentences import node_fault, rank_ended
+from nvrx_async.rounds.own import InFlight, OwnFault, OwnRanks
+from nvrx_async.rounds.registration import Registration
 
 USAGE = 2
 REQUEUE = 75
+SIGNAL_BASE = 128
 LEAVE_LIMIT_S = 5.0
 """How long a leaving agent tries to say so to etcd once its ranks are gone."""
 
@@ -182,7 +179,7 @@ class Member:
         self._joined = max(self._joined, committed.joins)
         match committed.tag:
             case "enter" if self._entering is not None:
-                self._registration = Registration(self._entering.keys, self._entering.node, revision)
+                self._register(self._entering, revision)
             case "report":
                 self._reported, self._ranks = committed.round, None
             case "done":
@@ -192,25 +189,23 @@ class Member:
             case _:
                 pass
 
+    def _register(self, entry: Open | Register | Inside, revision: int) -> None:
+        self._registration = Registration(entry.keys, entry.node, revision, self._me.lease, self._mirror)
+
     def _keeper_lost(self, generation: int) -> None:
         if self._keeper == generation:
             self._keeper = None
-        if self._ranks is not None and not self._ranks.gone:
+        if self._ranks is not None and self._ranks.generation == generation and not self._ranks.gone:
             self._ranks.keeper_lost = True
 
     def _rank_ended(self, number: int, end: RankEnd) -> None:
-        ranks = self._ranks
-        if ranks is None or ranks.round != number or ranks.gone:
-            return
-        if all(known.local_rank != end.local_rank for known in ranks.ends):
-            ranks.ends = (*ranks.ends, end)
+        if self._ranks is not None and self._ranks.round == number:
+            self._ranks.note_end(end)
 
     def _ranks_gone(self, event: RanksGone) -> None:
-        ranks = self._ranks
-        if ranks is None or ranks.round != event.round:
-            return
-        ranks.ends, ranks.unkillable, ranks.gone = event.ends, event.unkillable, True
-        self._unfit = self._unfit or bool(event.unkillable)
+        if self._ranks is not None and self._ranks.round == event.round:
+            self._ranks.note_gone(event.ends, event.unkillable)
+            self._unfit = self._unfit or bool(event.unkillable)
 
     # What to do ---------------------------------------------------------------------------------------
 
@@ -262,16 +257,16 @@ class Member:
             return self._finish(REQUEUE, "the lease ended before the agent had entered", again=True)
         if self._in_flight is not None:
             return "entering"
-        return self._take(self._entrance.decide(now, self._mirror), now)
+        return self._go_in(self._entrance.decide(now, self._mirror), now)
 
-    def _take(self, entry: Entry, now: Now) -> str:
+    def _go_in(self, entry: Entry, now: Now) -> str:
         match entry:
             case Open() | Register():
                 self._entering = entry
                 self._commit("enter", entry.txn)
                 return f"entering attempt {entry.keys.attempt}"
-            case Inside(keys=keys, node=node, revision=revision):
-                self._registration = Registration(keys, node, revision)
+            case Inside(revision=revision):
+                self._register(entry, revision)
                 return self._decide(now)
             case Prove(holder=holder):
                 if holder.incarnation not in self._asked_proof:
@@ -310,72 +305,37 @@ class Member:
         interrupt = self._mirror.record(Interrupt, keys.interrupt(number))
         if interrupt is not None:
             self._stop(ranks, grace=True, reason=interrupt.reason)
-        fault = self._fault_seen(ranks)
+        fault = ranks.fault(self._me.host)
         if fault is not None:
-            kind, sentence, end = fault
-            self._stop(ranks, grace=True, reason=sentence)
+            self._stop(ranks, grace=True, reason=fault.sentence)
             if interrupt is None:
-                if end is not None:
-                    self._tell_once(("failed", number), RankFailed(number, end, self._me.host))
-                return self._interrupt(now, now_round, registered, kind, sentence, end)
+                if fault.end is not None:
+                    self._tell_once(("failed", number), RankFailed(number, fault.end, self._me.host))
+                return self._interrupt(now, number, registered, fault)
         if not ranks.gone:
             return "ranks are being stopped" if ranks.stopping else "ranks are running"
         if interrupt is None:
             return self._done(ranks, registered)
         return self._report(now, ranks, registered)
 
-    def _fault_seen(self, ranks: OwnRanks) -> tuple[FaultKind, str, RankEnd | None] | None:
-        if ranks.keeper_lost:
-            return FaultKind.KEEPER_LOST, node_fault(FaultKind.KEEPER_LOST, self._me.host, ""), None
-        end = ranks.failure
-        if end is not None and end.kind is not None:
-            return end.kind, f"rank {end.rank} on {self._me.host} {rank_ended(end)}", end
-        if ranks.gone and not ranks.finished and not ranks.stopping:
-            return FaultKind.START_FAILED, node_fault(FaultKind.START_FAILED, self._me.host, ""), None
-        return None
-
-    def _interrupt(
-        self,
-        now: Now,
-        now_round: Round,
-        registered: Registration,
-        kind: FaultKind,
-        sentence: str,
-        end: RankEnd | None,
-    ) -> str:
+    def _interrupt(self, now: Now, number: int, registered: Registration, fault: OwnFault) -> str:
         """Say that the round is over: no coordinator is needed for that."""
-        keys, number = registered.keys, now_round.number
-        interrupt = Interrupt(
-            registered.node.node_id,
-            kind,
-            registered.node.node_id,
-            sentence,
-            now.utc,
-            end.rank if end else None,
-        )
-        key = keys.interrupt(number)
-        self._commit(
-            "interrupt",
-            self._txn(
-                registered, Put(key, encode(interrupt)), when=(self._at(keys.round), CreatedAt(key, 0))
-            ),
-        )
-        return f"interrupting round {number}: {sentence}"
+        node_id, rank = registered.node.node_id, fault.end.rank if fault.end else None
+        interrupt = Interrupt(node_id, fault.kind, node_id, fault.sentence, now.utc, rank)
+        self._commit("interrupt", registered.interrupt(number, interrupt))
+        return f"interrupting round {number}: {fault.sentence}"
 
     def _done(self, ranks: OwnRanks, registered: Registration) -> str:
-        keys, node = registered.keys, registered.node
-        if self._done_round < ranks.round:
-            put = Put(keys.done(ranks.round, node.node_id), encode(Done(node.node_id, node.incarnation)))
-            self._commit("done", self._txn(registered, put, when=(self._at(keys.round),)), ranks.round)
+        if not self._is_done(ranks):
+            self._commit("done", registered.done(ranks.round), ranks.round)
         return "all ranks of this node finished; waiting for the others"
 
     def _report(self, now: Now, ranks: OwnRanks, registered: Registration) -> str:
         """Write the final report; in the same step join the next round, since nothing lives in this one."""
-        keys, node, number = registered.keys, registered.node, ranks.round
+        node, number = registered.node, ranks.round
         joining = self._join_of(now, number + 1, registered)
         if joining is None and not self._unfit and self._leave is None:
             return f"waiting for a port, or for a renewal, to join round {number + 1}"
-        key = keys.fault(number, node.node_id)
         kind = FaultKind.NODE_LEFT if self._leave else FaultKind.KEEPER_LOST if ranks.keeper_lost else None
         report = Fault(node.node_id, node.incarnation, node.host, ranks.ends, kind, unfit=self._unfit)
         if ranks.unkillable:
@@ -384,17 +344,8 @@ class Member:
                 ("unfit",),
                 Waiting(f"a process of local rank {unkillable} outlives SIGKILL: this node joins no more"),
             )
-        self._commit(
-            "report",
-            self._txn(
-                registered,
-                Put(key, encode(report)),
-                *([joining] if joining else []),
-                when=(self._at(keys.round), Exists(keys.interrupt(number))),
-            ),
-            number,
-            joins=number + 1 if joining else -1,
-        )
+        joins = number + 1 if joining else -1
+        self._commit("report", registered.report(number, report, joining), number, joins=joins)
         return f"reporting on round {number}"
 
     # Rounds -------------------------------------------------------------------------------------------
@@ -414,8 +365,7 @@ class Member:
         joining = self._join_of(now, number, registered)
         if joining is None:
             return f"waiting for a port, or for a renewal, to join round {number}"
-        at = self._at(registered.keys.round)
-        self._commit("join", self._txn(registered, joining, when=(at,)), joins=number)
+        self._commit("join", registered.joins(joining), joins=number)
         return f"joining round {number}"
 
     def _join_of(self, now: Now, number: int, registered: Registration) -> Put | None:
@@ -428,9 +378,7 @@ class Member:
             self._effects.append(ReservePort(number))
         if port is None or now.s >= self._good_until_s:
             return None
-        node = registered.node
-        join = Join(node.node_id, node.incarnation, node.address, port)
-        return Put(registered.keys.join(number, node.node_id), encode(join), self._me.lease)
+        return registered.join(number, port)
 
     def _take_seat(self, now: Now, now_round: Round, registered: Registration) -> str:
         keys, number, token = registered.keys, now_round.number, now_round.token
@@ -451,7 +399,7 @@ class Member:
         self._tell_running(now_round, assignment)
         if now.s >= self._good_until_s or self._keeper is None:
             return "waiting for a renewal of the lease, or a keeper, to start the ranks"
-        self._ranks = OwnRanks(assignment)
+        self._ranks = OwnRanks(assignment, self._keeper)
         self._effects.append(StartRanks(assignment, self._keeper))
         return f"starting ranks of round {number}"
 
@@ -489,7 +437,8 @@ class Member:
             self._tell_once(("over",), notice)
         if self._leave is not None and notice is None:
             code = SIGNAL_BASE + self._leave.signal
-        return self._finish(code, reason, again=again)
+        # Another life would join rounds beside a process of this one that outlives SIGKILL.
+        return self._finish(code, reason, again=again and not self._unfit)
 
     def _go(self, now: Now, now_round: Round, registered: Registration, leave: LeaveRequested) -> str:
         """Leave: stop the ranks, say so, and write the outcome if nobody else is left to."""
@@ -501,7 +450,7 @@ class Member:
         if ranks is not None and seated:
             interrupt = self._mirror.get(registered.keys.interrupt(ranks.round))
             if interrupt is None:
-                self._interrupt(now, now_round, registered, FaultKind.NODE_LEFT, reason, None)
+                self._interrupt(now, ranks.round, registered, OwnFault(FaultKind.NODE_LEFT, reason))
             elif ranks.gone:
                 self._report(now, ranks, registered)
         if ranks is not None and not ranks.gone:
@@ -513,7 +462,7 @@ class Member:
             return self._finish(SIGNAL_BASE + leave.signal, f"{reason}; etcd did not answer in time")
         if not self._left:
             if self._ranks is None or not seated:
-                self._commit("leave", departure(registered, self._me.lease))
+                self._commit("leave", registered.departure())
             return "leaving"
         return self._last_one_out(now, now_round, registered, leave)
 
@@ -521,13 +470,20 @@ class Member:
         self, now: Now, now_round: Round, registered: Registration, leave: LeaveRequested
     ) -> str:
         """The outcome of a job that everybody left. Refused means that others stay: it is theirs."""
-        outcome = told_to_stop(leave.signal, now_round.number, now.utc, self._me.launch_id)
+        code, reason = SIGNAL_BASE + leave.signal, f"told to stop by {signal_name(leave.signal)}"
         if self._others_stay:
-            return self._finish(outcome.exit_code, f"{outcome.reason}; others stay in it")
-        if self._asked_last:
+            return self._finish(code, f"{reason}; others stay in it")
+        if self._asked_last or self._in_flight is not None:
             return "leaving: reading how the job ended"
-        keys = registered.keys
-        self._commit("last", last_word(keys, self._at(current(keys.run_id)), outcome))
+        outcome = Outcome(
+            success=False,
+            exit_code=code,
+            reason=reason,
+            round=now_round.number,
+            decided_utc=now.utc,
+            launch_id=self._me.launch_id,
+        )
+        self._commit("last", registered.last_word(outcome))
         self._asked_last = True
         return "leaving: writing the outcome if nobody stays"
 
@@ -551,17 +507,6 @@ class Member:
         if self._in_flight is None:
             self._in_flight = InFlight(tag, number, joins)
             self._effects.append(Commit(tag, (txn,)))
-
-    def _txn(
-        self, registered: Registration, *then: Operation, when: tuple[ModifiedAt | CreatedAt | Exists, ...]
-    ) -> Txn:
-        """A write in the living attempt by an agent that still holds its registration."""
-        keys = registered.keys
-        held = CreatedAt(keys.node(registered.node.node_id), registered.revision)
-        return Txn(when=(self._at(current(keys.run_id)), held, *when), then=then)
-
-    def _at(self, key: str) -> ModifiedAt:
-        return ModifiedAt(key, self._mirror.revision(key))
 
     def _finish(self, code: int, reason: str, *, again: bool = False) -> str:
         self._finished = True
