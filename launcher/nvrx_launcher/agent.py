@@ -12,7 +12,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import anyio
-from nvrx_async.rounds.leaving import SIGNAL_BASE
 
 from nvrx_async.etcd import Feed, Session, UnavailableError, parse_endpoint
 from nvrx_async.etcd.types import Deleted, Listing
@@ -24,7 +23,7 @@ from nvrx_async.rounds.events import LeaseLost, LeaveRequested, Renewed
 from nvrx_async.rounds.fencing import good_until
 from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.interpreter import Interpreter
-from nvrx_async.rounds.member import Member
+from nvrx_async.rounds.member import SIGNAL_BASE, Member
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_launcher.addresses import interface_address, unreachable
 from nvrx_launcher.clock import boottime_s, now
