@@ -1,0 +1,4 @@
+"""The link between a rank and its agent: a shared page for what the rank reports, a unix socket for what must wake.
+
+`rank` is the rank's side (standard library only), `agent` the agent's. They share `messages`, `frames` and `page`.
+"""
