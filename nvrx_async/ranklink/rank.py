@@ -103,7 +103,7 @@ class Rank(Reports):
     """
 
     def __init__(
-        self, page: Page | None, link: Link | None, *, rank: int, world_size: int, round: int
+        self, page: Page | None, link: Link | None, *, rank: int, world_size: int, number: int
     ) -> None:
         self.rank, self.world_size, self.round = rank, world_size, number
         self.connected = page is not None
