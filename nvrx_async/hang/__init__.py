@@ -1,0 +1,4 @@
+"""Hang detection: pure deciders over what ranks report and what can be seen of them from outside.
+
+`monitor` judges, `deadlines` and `computed` say when a rank is late, `outside` whether it stands still.
+"""
