@@ -19,6 +19,7 @@ _OUTLIERS_FROM = 3
 _DEEPEST = 6
 _WAITING_FILES = ("/torch/distributed/", "/torch/nn/parallel/distributed.py")
 _NOT_WAITING_FILES = ("/torch/distributed/checkpoint/",)
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ")
 _WAITING_FUNCTIONS = frozenset({"_engine_run_backward"})
 """DistributedDataParallel waits for its peers in C++ below this function of torch/autograd/graph.py."""
 
@@ -66,10 +67,7 @@ class RankState:
     @property
     def place(self) -> str:
         """The line of the script that it is at, for people and for comparing ranks."""
-        own = next(
-            (one for one in self.frames if "/site-packages/" not in one.file and "/torch/" not in one.file),
-            None,
-        )
+        own = next((one for one in self.frames if not any(part in one.file for part in _LIBRARIES)), None)
         return str(own or (self.frames[0] if self.frames else ""))
 
 
@@ -137,16 +135,13 @@ def culprit(states: Sequence[RankState]) -> Blame:
     if not alive:
         return Blame(None, "all ranks had ended")
     waiting = [one for one in alive if one.waits]
-    rules = (
-        (lambda one: one.state in ("T", "t"), "is stopped by a signal (state T)"),
-        (
-            lambda one: not one.hello and any(other.hello for other in states),
-            "never connected: it hangs in its start",
-        ),
-        (lambda one: one.done and not one.waits, "said that training is done and does not end"),
+    connected = any(one.hello for one in states)
+    signs = (
+        ([one for one in alive if one.state in ("T", "t")], "is stopped by a signal (state T)"),
+        ([one for one in alive if connected and not one.hello], "never connected: it hangs in its start"),
+        ([one for one in alive if one.done and not one.waits], "said that training is done and does not end"),
     )
-    for applies, what in rules:
-        found = [one for one in alive if applies(one)]
+    for found, what in signs:
         if found:
             return _blame(found, what, states)
     busy = [one for one in alive if not one.waits and (one.frames or one.section or not waiting)]
@@ -196,7 +191,8 @@ def _outlier(ranks: Sequence[RankState]) -> RankState | None:
         steps = sorted({one.step for one in ranks if one.step is not None})
         behind = [one for one in ranks if one.step == steps[0]] if len(steps) > 1 else []
         return behind[0] if len(behind) == 1 else None
-    for key in ([one.step for one in ranks], [one.place for one in ranks]):
+    keys: tuple[list[int | str | None], ...] = ([one.step for one in ranks], [one.place for one in ranks])
+    for key in keys:
         counts = Counter(key)
         single = [value for value, count in counts.items() if count == 1]
         if len(counts) == 2 and len(single) == 1:  # noqa: PLR2004 - the one and all the others

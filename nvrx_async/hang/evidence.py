@@ -169,7 +169,7 @@ def thread_states(pid: int) -> list[str]:
 def _threads(pid: int) -> list[tuple[int, list[str]]]:
     found = []
     try:
-        names = sorted(os.listdir(f"/proc/{pid}/task"), key=int) if pid > 0 else []
+        names = sorted(os.listdir(f"/proc/{pid}/task"), key=int) if pid > 0 else []  # noqa: PTH208 - at every look
     except OSError:
         return []
     for name in names:
