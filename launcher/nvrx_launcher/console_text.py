@@ -59,7 +59,8 @@ def _registered(notice: Registered, palette: Palette) -> list[str]:
     node = notice.node
     again = f", attempt {notice.attempt}" if notice.attempt > 1 else ""
     lines = [f"this node is {node.node_id} at {node.address} with {count(node.slots, 'rank')}{again}"]
-    return [*lines, palette.quiet(notice.took_over)] if notice.took_over else lines
+    took_over = f"in the place of an earlier agent: {notice.took_over}"
+    return [*lines, palette.quiet(took_over)] if notice.took_over else lines
 
 
 def _at_most(notice: Waiting, now_s: float) -> str:

@@ -1,34 +1,41 @@
 """etcd for the agent: client, lease session, feed of changes, election, embedded server.
 
-Importing it loads gRPC (about 0.1 s), which a rank must never do.
+Names are imported on first use (PEP 562): `nvrx_async.etcd.types`, which the machines speak in, and the
+configuration must not load gRPC, which takes 0.1 s and which a rank must never do.
 """
 
-from nvrx_async.etcd.client import EtcdClient, Lease, Status
-from nvrx_async.etcd.config import Credentials, Endpoint, EtcdConfig, Tls, is_loopback, parse_endpoint
-from nvrx_async.etcd.election import deposed, lead
-from nvrx_async.etcd.errors import (
-    AddressInUseError,
-    AuthenticationError,
-    BinaryNotFoundError,
-    ConfigurationError,
-    DeposedError,
-    EtcdError,
-    ForeignClusterError,
-    InvalidEndpointError,
-    LeaseNotFoundError,
-    NoSpaceError,
-    OutcomeUnknownError,
-    PermissionDeniedError,
-    RequestRefusedError,
-    ServerStartError,
-    TlsError,
-    TlsFileError,
-    TxnTooLargeError,
-    UnavailableError,
-)
-from nvrx_async.etcd.feed import Feed
-from nvrx_async.etcd.server import EmbeddedServer, find_binary
-from nvrx_async.etcd.session import Session, boottime
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nvrx_async.etcd.client import EtcdClient, Lease, Status
+    from nvrx_async.etcd.config import Credentials, Endpoint, EtcdConfig, Tls, is_loopback, parse_endpoint
+    from nvrx_async.etcd.election import deposed, lead
+    from nvrx_async.etcd.errors import (
+        AddressInUseError,
+        AuthenticationError,
+        BinaryNotFoundError,
+        ConfigurationError,
+        DeposedError,
+        EtcdError,
+        ForeignClusterError,
+        InvalidEndpointError,
+        LeaseNotFoundError,
+        NoSpaceError,
+        OutcomeUnknownError,
+        PermissionDeniedError,
+        RequestRefusedError,
+        ServerStartError,
+        TlsError,
+        TlsFileError,
+        TxnTooLargeError,
+        UnavailableError,
+    )
+    from nvrx_async.etcd.feed import Feed
+    from nvrx_async.etcd.server import EmbeddedServer, find_binary
+    from nvrx_async.etcd.session import Session, boottime
 
 __all__ = [
     "AddressInUseError",
@@ -66,3 +73,59 @@ __all__ = [
     "lead",
     "parse_endpoint",
 ]
+
+_HOME = {
+    "nvrx_async.etcd.client": (
+        "EtcdClient",
+        "Lease",
+        "Status",
+    ),
+    "nvrx_async.etcd.config": (
+        "Credentials",
+        "Endpoint",
+        "EtcdConfig",
+        "Tls",
+        "is_loopback",
+        "parse_endpoint",
+    ),
+    "nvrx_async.etcd.election": (
+        "deposed",
+        "lead",
+    ),
+    "nvrx_async.etcd.errors": (
+        "AddressInUseError",
+        "AuthenticationError",
+        "BinaryNotFoundError",
+        "ConfigurationError",
+        "DeposedError",
+        "EtcdError",
+        "ForeignClusterError",
+        "InvalidEndpointError",
+        "LeaseNotFoundError",
+        "NoSpaceError",
+        "OutcomeUnknownError",
+        "PermissionDeniedError",
+        "RequestRefusedError",
+        "ServerStartError",
+        "TlsError",
+        "TlsFileError",
+        "TxnTooLargeError",
+        "UnavailableError",
+    ),
+    "nvrx_async.etcd.feed": ("Feed",),
+    "nvrx_async.etcd.server": (
+        "EmbeddedServer",
+        "find_binary",
+    ),
+    "nvrx_async.etcd.session": (
+        "Session",
+        "boottime",
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOME.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

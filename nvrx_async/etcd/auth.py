@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 
+from nvrx_async.etcd.background import scoped
 from nvrx_async.etcd.wire import grpc, messages
 
 if TYPE_CHECKING:
@@ -51,9 +52,8 @@ class Tokens:
     async def _fetch(self, connection: Connection, credentials: Credentials) -> str:
         request = messages.AuthenticateRequest(name=credentials.user, password=credentials.password)
         try:
-            answer = await connection.auth.Authenticate(
-                request, timeout=self._timeout_s, metadata=_HAS_LEADER
-            )
+            call = connection.auth.Authenticate(request, timeout=self._timeout_s, metadata=_HAS_LEADER)
+            answer = await scoped(call)
         except grpc.aio.AioRpcError as error:
             if "authentication is not enabled" in (error.details() or ""):
                 return ""  # an etcd that asks nobody lets us in without a token

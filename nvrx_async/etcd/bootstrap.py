@@ -39,7 +39,7 @@ async def enable_users(endpoint: str, credentials: Credentials) -> None:
             if not await _is_enabled(auth, credentials):
                 await _create(auth, _ROOT, secrets.token_urlsafe(32))
                 await _create(auth, credentials.user, credentials.password)
-                await auth.AuthEnable(messages.AuthEnableRequest(), timeout=_CALL_S)
+                await _call(auth.AuthEnable, messages.AuthEnableRequest())
         except grpc.aio.AioRpcError as error:
             raise ServerStartError(
                 f"the embedded etcd at {endpoint} could not be given its user",
@@ -51,7 +51,7 @@ async def enable_users(endpoint: str, credentials: Credentials) -> None:
 async def _is_enabled(auth: Any, credentials: Credentials) -> bool:
     request = messages.AuthenticateRequest(name=credentials.user, password=credentials.password)
     try:
-        await auth.Authenticate(request, timeout=_CALL_S)
+        await _call(auth.Authenticate, request)
     except grpc.aio.AioRpcError as error:
         if "authentication is not enabled" in (error.details() or ""):
             return False
@@ -61,15 +61,19 @@ async def _is_enabled(auth: Any, credentials: Credentials) -> bool:
 
 async def _create(auth: Any, user: str, password: str) -> None:
     try:
-        await auth.UserAdd(messages.AuthUserAddRequest(name=user, password=password), timeout=_CALL_S)
+        await _call(auth.UserAdd, messages.AuthUserAddRequest(name=user, password=password))
     except grpc.aio.AioRpcError as error:
         if "user name already exists" not in (error.details() or ""):
             raise
         change = messages.AuthUserChangePasswordRequest(name=user, password=password)
-        await auth.UserChangePassword(change, timeout=_CALL_S)
+        await _call(auth.UserChangePassword, change)
     try:
-        await auth.RoleAdd(messages.AuthRoleAddRequest(name=_ROOT), timeout=_CALL_S)
+        await _call(auth.RoleAdd, messages.AuthRoleAddRequest(name=_ROOT))
     except grpc.aio.AioRpcError as error:
         if "role name already exists" not in (error.details() or ""):
             raise
-    await auth.UserGrantRole(messages.AuthUserGrantRoleRequest(user=user, role=_ROOT), timeout=_CALL_S)
+    await _call(auth.UserGrantRole, messages.AuthUserGrantRoleRequest(user=user, role=_ROOT))
+
+
+async def _call(rpc: Any, request: Any) -> Any:
+    return await scoped(rpc(request, timeout=_CALL_S))

@@ -67,9 +67,8 @@ async def _ask_all(caller: Caller, attempt_s: float) -> tuple[Any, dict[Connecti
         with anyio.move_on_after(attempt_s) as attempt:
             try:
                 metadata = await caller.prepared(connection)
-                call = connection.maintenance.Status(
-                    messages.StatusRequest(), timeout=attempt_s, metadata=metadata
-                )
+                request = messages.StatusRequest()
+                call = connection.maintenance.Status(request, timeout=attempt_s, metadata=metadata)
                 answer = await scoped(call)
             except UnavailableError as error:
                 said[connection] = error.evidence[0] if error.evidence else error.cause
@@ -141,7 +140,8 @@ async def _knock(address: str, port: int, context: ssl.SSLContext | None, server
         except ssl.SSLError as error:
             said = f"{_TLS_MARK}{error.reason or error}"
         except ConnectionResetError:
-            said = "it closed the connection" + (" in the TLS handshake" if context else "")
+            where = " in the TLS handshake (does it speak TLS?)" if context else ""
+            said = f"it closed the connection{where}"
         except OSError as error:
             said = f"{error.strerror} (errno {error.errno})"
     return said

@@ -7,7 +7,6 @@ import importlib.util
 import os
 import shutil
 import socket
-import tempfile
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -19,16 +18,13 @@ from nvrx_async.etcd.background import leave
 from nvrx_async.etcd.bootstrap import enable_users, wait_until_ready
 from nvrx_async.etcd.config import Credentials, join_host_port
 from nvrx_async.etcd.errors import AddressInUseError, BinaryNotFoundError, ServerStartError
+from nvrx_async.etcd.folder import PrivateFolder
 from nvrx_async.etcd.process import Child
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from anyio.abc import TaskGroup
-
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
-_TMPFS_FREE_BYTES = 1 << 30
-"""etcd preallocates 64 MiB of write-ahead log at a time and keeps five, beside its database and snapshots."""
 
 _START_TIMEOUT_S = 30.0
 _STOP_GRACE_S = 5.0
@@ -86,7 +82,7 @@ class EmbeddedServer:
         self._credentials = credentials
         self._log_file = log_file
         self._binary = binary
-        self._private: Path | None = None
+        self._private: PrivateFolder | None = None
         self._child: Child | None = None
         self._tasks: TaskGroup | None = None
 
@@ -115,7 +111,7 @@ class EmbeddedServer:
         binary = self._binary
         if binary is None:
             binary = await anyio.to_thread.run_sync(find_binary)
-        self._private = await anyio.to_thread.run_sync(_private_folder)
+        self._private = await anyio.to_thread.run_sync(PrivateFolder)
         try:
             await self._start(binary)
             self._tasks = anyio.create_task_group()
@@ -139,9 +135,9 @@ class EmbeddedServer:
         """A free port may be taken by another between our look and etcd's bind: then try others."""
         wanted = self.port
         for tries_left in reversed(range(_FREE_PORT_TRIES)):
-            self.port, peer_port = await anyio.to_thread.run_sync(_ports, self.host, wanted)
+            listen_ip, self.port, peer_port = await anyio.to_thread.run_sync(_addresses, self.host, wanted)
             try:
-                await self._start_once(binary, peer_port)
+                await self._start_once(binary, join_host_port(listen_ip, self.port), peer_port)
             except AddressInUseError:
                 await self._stop_child()
                 if tries_left == 0:
@@ -149,11 +145,11 @@ class EmbeddedServer:
             else:
                 return
 
-    async def _start_once(self, binary: Path, peer_port: int) -> None:
+    async def _start_once(self, binary: Path, listen: str, peer_port: int) -> None:
         data_dir = self._data_dir or self._folder / "data"
         log_fd = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            arguments = _arguments(data_dir, join_host_port(self.host, self.port), f"127.0.0.1:{peer_port}")
+            arguments = _arguments(data_dir, listen, self.endpoint, f"127.0.0.1:{peer_port}")
             start_of_log = os.fstat(log_fd).st_size
             self._child = child = Child([str(binary), *arguments], output=log_fd)
         finally:
@@ -175,7 +171,7 @@ class EmbeddedServer:
     def _folder(self) -> Path:
         if self._private is None:
             raise RuntimeError("EmbeddedServer is used outside of `async with`")
-        return self._private
+        return self._private.path
 
     @property
     def _log(self) -> Path:
@@ -206,7 +202,7 @@ class EmbeddedServer:
         with anyio.CancelScope(shield=True):  # bounded by the grace time: SIGKILL follows
             await self._stop_child()
             if self._private is not None:
-                await anyio.to_thread.run_sync(shutil.rmtree, self._private)
+                await anyio.to_thread.run_sync(self._private.remove)
                 self._private = None
 
 
@@ -215,23 +211,13 @@ async def _cancel_at_exit(child: Child, scope: anyio.CancelScope) -> None:
     scope.cancel()
 
 
-def _private_folder() -> Path:
-    """A new folder only we may enter, in memory where it fits: etcd waits for the disk at each write."""
-    try:
-        room = os.statvfs(_SHARED_MEMORY)
-        in_memory = room.f_bavail * room.f_frsize >= _TMPFS_FREE_BYTES and os.access(_SHARED_MEMORY, os.W_OK)
-    except OSError:
-        in_memory = False
-    return Path(tempfile.mkdtemp(prefix="nvrx-etcd-", dir=_SHARED_MEMORY if in_memory else None))
-
-
-def _ports(host: str, wanted: int) -> tuple[int, int]:
-    """The client port, chosen if 0 is wanted, and a free peer port on loopback.
+def _addresses(host: str, wanted: int) -> tuple[str, int, int]:
+    """Address of `host` to listen on (etcd takes no names), client port, and a free peer port on loopback.
 
     Looking before etcd does matters if another etcd has the port: its answers would pass for ours.
     """
     with _bound("127.0.0.1", 0) as peer, _bound(host, wanted) as client:
-        return int(client.getsockname()[1]), int(peer.getsockname()[1])
+        return str(client.getsockname()[0]), int(client.getsockname()[1]), int(peer.getsockname()[1])
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -265,13 +251,13 @@ def _in_use(address: str, port: int, log: tuple[str, ...] = ()) -> AddressInUseE
     )
 
 
-def _arguments(data_dir: Path, client: str, peer: str) -> list[str]:
+def _arguments(data_dir: Path, listen: str, advertised: str, peer: str) -> list[str]:
     """Flags that etcd 3.4, 3.5 and 3.6 all know."""
     return [
         f"--name={_CLUSTER_NAME}",
         f"--data-dir={data_dir}",
-        f"--listen-client-urls=http://{client}",
-        f"--advertise-client-urls=http://{client}",
+        f"--listen-client-urls=http://{listen}",
+        f"--advertise-client-urls=http://{advertised}",
         f"--listen-peer-urls=http://{peer}",
         f"--initial-advertise-peer-urls=http://{peer}",
         f"--initial-cluster={_CLUSTER_NAME}=http://{peer}",

@@ -131,9 +131,8 @@ class Session:
         jitter = random.random()  # noqa: S311 - spreads load, guards nothing
         step = next_step(self._renewals, now_s, jitter=jitter, longest_s=self._client.config.call_timeout_s)
         if isinstance(step, Lapsed):
-            self._lose(
-                f"no renewal was acknowledged for the TTL of {self.ttl_s:g} s. {self._last_failure}".rstrip()
-            )
+            because = f"no renewal was acknowledged for the TTL of {self.ttl_s:g} s"
+            self._lose(f"{because}. {self._last_failure}" if self._last_failure else because)
         elif isinstance(step, Wait):
             with anyio.move_on_after(step.until_s - now_s):
                 await self._hurry.wait()
@@ -151,16 +150,15 @@ class Session:
             self._lose(str(error))
             return
         except EtcdError as error:
-            self._last_failure = str(
-                error
-            )  # told if the lease lapses; until then the next attempt may succeed
+            # The next attempt may succeed; told only if the lease lapses.
+            self._last_failure = str(error)
         finally:
             self.unanswered_since_s = None
         if sent_at_s is None:
             self._drop_stream()
             self._renewals = self._renewals.failed(self._clock())
         else:
-            self._renewals = self._renewals.acknowledged(sent_at_s)
+            self._renewals, self._last_failure = self._renewals.acknowledged(sent_at_s), ""
             self._on_renewed(sent_at_s)
 
     async def _renew(self) -> float:

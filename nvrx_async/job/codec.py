@@ -103,7 +103,7 @@ def _typed(hint: Any, raw: Any, name: str) -> Any:
         _expect(raw, dict, name)
         return _record(typing.cast("type", hint), raw)
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return hint(raw)
+        return _member(hint, raw, name)
     if hint is float:
         _expect(raw, (int, float), name)
         return float(raw)
@@ -111,6 +111,13 @@ def _typed(hint: Any, raw: Any, name: str) -> Any:
     return raw
 
 
+def _member(enum: type[Enum], raw: Any, name: str) -> Enum:
+    known = {member.value: member for member in enum}
+    if not isinstance(raw, str) or raw not in known:
+        raise ValueError(f"field {name} holds {raw!r}, which is none of {', '.join(known)}")
+    return known[raw]
+
+
 def _expect(raw: Any, kind: Any, name: str) -> None:
-    if not isinstance(raw, kind) or (isinstance(raw, bool) and kind is int):
+    if not isinstance(raw, kind) or (isinstance(raw, bool) and kind is not bool):
         raise TypeError(f"field {name} holds {type(raw).__name__} {raw!r}")

@@ -1,8 +1,7 @@
 """The coordinator machine: what the elected agent decides for the job.
 
 It seals worlds, notices lost members, judges why a round ended, opens the next one or writes the outcome.
-Every commit compares its candidacy, the attempt and the round it was decided on: a deposed coordinator's
-commit does nothing.
+What it writes stands in `office`, what it reads of the last world in `world`.
 """
 
 from __future__ import annotations
@@ -10,25 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nvrx_async.etcd.types import (
-    Compare,
-    CreatedAt,
-    Delete,
-    ModifiedAt,
-    Operation,
-    Put,
-    Scope,
-    Txn,
-)
-from nvrx_async.job.codec import encode
+from nvrx_async.etcd.types import Scope, Txn
 from nvrx_async.job.keys import AttemptKeys, current
 from nvrx_async.job.records import (
-    SEATS_PER_SHARD,
-    Assignment,
     Current,
-    Done,
     End,
-    Fault,
     FaultKind,
     Interrupt,
     JobSpec,
@@ -37,11 +22,8 @@ from nvrx_async.job.records import (
     Node,
     Outcome,
     Phase,
-    Root,
     Round,
     Seat,
-    Spare,
-    WorldShard,
 )
 from nvrx_async.rounds.effects import Campaign, Commit, Decision, Effect, Notify, Waiting
 from nvrx_async.rounds.events import Committed, Deposed, Elected, Event, Now, Refused
@@ -49,40 +31,27 @@ from nvrx_async.rounds.fencing import SETTLE_S, Judge, is_present
 from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.ladder import Verdict, next_level
 from nvrx_async.rounds.mirror import Mirror
+from nvrx_async.rounds.office import Office
 from nvrx_async.rounds.root import find_root
 from nvrx_async.rounds.seal import Forming, Sealed, Wait, seal, unclear
 from nvrx_async.rounds.sentences import node_fault
+from nvrx_async.rounds.world import World, finished, last_world, registered_nodes, reports
 
 FAILED = 1
 NEVER_READY = 3
 REQUEUE = 75
-ROUNDS_KEPT = 200
-PUTS_PER_TXN = 100
-"""Leaves room below etcd's 128 operations for compares and the round itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class _World:
-    """The last sealed world. `sealed_at` is its revision."""
+class _Case:
+    """What one decision is made on: the round, this agent's office and its word, who is there, who was seated."""
 
-    seats: tuple[Seat, ...] = ()
-    spares: tuple[Spare, ...] = ()
-    sealed_at: int = 0
-
-    @property
-    def recorded(self) -> dict[str, str]:
-        """Incarnation of each agent that the world names, by node id."""
-        named: tuple[Seat | Spare, ...] = (*self.seats, *self.spares)
-        return {one.node_id: one.incarnation for one in named}
-
-
-@dataclass(frozen=True, slots=True)
-class _Office:
-    """Leadership: the candidacy that was elected, and how often this agent has resigned before."""
-
-    keys: AttemptKeys
-    key: str
-    create_revision: int
+    now: Now
+    round: Round
+    office: Office
+    judge: Judge
+    nodes: dict[str, Node]
+    world: World
 
 
 class Coordinator:
@@ -92,7 +61,7 @@ class Coordinator:
         self._me = me
         self._spec = spec
         self._mirror = mirror
-        self._office: _Office | None = None
+        self._office: Office | None = None
         self._turn = 0
         self._seals = 0
         self._in_flight: str | None = None
@@ -129,7 +98,7 @@ class Coordinator:
         del now
         match event:
             case Elected(key=key, create_revision=create_revision):
-                self._office = _Office(AttemptKeys.holding(key), key, create_revision)
+                self._office = Office(AttemptKeys.holding(key), key, create_revision, self._mirror)
             case Deposed(key=key) if self._office is not None and self._office.key == key:
                 self._office, self._in_flight = None, None
             case Committed(tag=tag) | Refused(tag=tag) if tag == self._in_flight:
@@ -137,7 +106,7 @@ class Coordinator:
             case _:
                 pass
 
-    def _note_missing(self, now: Now, nodes: dict[str, Node], world: _World) -> None:
+    def _note_missing(self, now: Now, nodes: dict[str, Node], world: World) -> None:
         """Since when each member of the last world is not seen: only time that this coordinator lived through."""
         missing = {(seat.node_id, seat.incarnation) for seat in world.seats if not is_present(seat, nodes)}
         self._missing_since_s = {who: self._missing_since_s.get(who, now.s) for who in missing}
@@ -173,16 +142,15 @@ class Coordinator:
             return "the attempt is over"
         if now_round is None or now_round.phase is Phase.ENDED:
             return "the attempt has no round to lead"
-        nodes, world = self._nodes(keys), self._world(keys)
+        nodes, world = registered_nodes(self._mirror, keys), last_world(self._mirror, keys, now_round)
         self._note_missing(now, nodes, world)
         judge = self._judge(now, nodes, world, keys)
         if not judge.recorded and self._recorded_agent_lives(nodes, world):
             return self._resign(office)
-        if now_round.phase is Phase.FORMING:
-            return self._form(now, now_round, office, judge)
-        return self._watch_over(now, now_round, office, judge)
+        case = _Case(now, now_round, office, judge, nodes, world)
+        return self._form(case) if now_round.phase is Phase.FORMING else self._watch_over(case)
 
-    def _judge(self, now: Now, nodes: Mapping[str, Node], world: _World, keys: AttemptKeys) -> Judge:
+    def _judge(self, now: Now, nodes: Mapping[str, Node], world: World, keys: AttemptKeys) -> Judge:
         """What this coordinator's word counts: see `fencing`."""
         if not world.seats:
             return Judge(recorded=True, older_than_seal=True)
@@ -203,289 +171,158 @@ class Coordinator:
             self._wake(seat_at_s)
         return Judge(recorded=now.s >= seat_at_s, older_than_seal=False)
 
-    def _recorded_agent_lives(self, nodes: Mapping[str, Node], world: _World) -> bool:
+    def _recorded_agent_lives(self, nodes: Mapping[str, Node], world: World) -> bool:
         return any(
             node_id in nodes and nodes[node_id].incarnation == incarnation
             for node_id, incarnation in world.recorded.items()
         )
 
-    def _resign(self, office: _Office) -> str:
+    def _resign(self, office: Office) -> str:
         """Stand behind all other candidates: a recorded one leads, since it knows what it promised."""
         if self._resigned_to is None:
             self._turn += 1
             self._resigned_to = office.keys.election(self._me.lease, self._turn)
             return "about to resign: a recorded agent is there to lead"
-        txn = Txn(
-            when=(CreatedAt(office.key, office.create_revision),),
-            then=(
-                Delete(Scope(office.key)),
-                Put(self._resigned_to, encode(Spare("", self._me.incarnation)), self._me.lease),
-            ),
-        )
-        self._commit("resign", txn)
+        self._commit("resign", office.resignation(self._resigned_to, self._me.incarnation, self._me.lease))
         return "a recorded agent is there to lead"
 
     # Forming ------------------------------------------------------------------------------------------
 
-    def _form(self, now: Now, now_round: Round, office: _Office, judge: Judge) -> str:
-        number = now_round.number
-        since_s = self._forming_since_s.setdefault(number, now.s)
-        forming = self._forming(number, since_s, office.keys)
-        result = seal(now.s, forming, judge, self._spec)
+    def _form(self, case: _Case) -> str:
+        number, now_s = case.round.number, case.now.s
+        self._forming_since_s = {number: self._forming_since_s.get(number, now_s)}
+        forming = self._forming(case, number, self._forming_since_s[number])
+        result = seal(now_s, forming, case.judge, self._spec)
         if isinstance(result, Sealed):
-            return self._seal(now, now_round, office, result)
+            return self._seal(case, result)
         if result.expired:
-            return self._give_up(now, now_round, office, result)
+            return self._give_up(case, result)
         # Before anybody joined there is nothing to say: agents join within moments.
         self._wait(result, f"round {number}: {result.reason}" if forming.joins else self._told)
         return result.reason
 
-    def _forming(self, number: int, since_s: float, keys: AttemptKeys) -> Forming:
-        previous = self._world(keys).seats
-        before = number - 1
+    def _forming(self, case: _Case, number: int, since_s: float) -> Forming:
+        keys, before = case.office.keys, number - 1
         return Forming(
             number=number,
             since_s=since_s,
             joins=self._mirror.records(Join, keys.joins(number)),
-            nodes=self._nodes(keys),
+            nodes=case.nodes,
             registered={
                 held.key[len(keys.nodes.key) :]: held.create_revision
                 for held in self._mirror.under(keys.nodes)
             },
-            previous=previous,
-            reports=self._reports(keys, before),
-            done=self._done(keys, before),
+            previous=case.world.seats,
+            reports=reports(self._mirror, keys, before),
+            done=finished(self._mirror, keys, before),
             missing_since_s={node_id: since for (node_id, _), since in self._missing_since_s.items()},
         )
 
-    def _seal(self, now: Now, now_round: Round, office: _Office, sealed: Sealed) -> str:
-        """Write assignments and world under a new token, then make the round run with that token."""
+    def _seal(self, case: _Case, sealed: Sealed) -> str:
         self._seals += 1
-        keys, number = office.keys, now_round.number
         token = f"{self._me.incarnation}-{self._seals}"
-        running = Round(
-            number=number,
-            phase=Phase.RUNNING,
-            opened_utc=now_round.opened_utc,
-            running_utc=now.utc,
-            token=token,
-            previous_token=now_round.previous_token,
-            world_size=_world_size(sealed.seats),
-            nodes=len(sealed.seats),
-            ledger=now_round.ledger,
-            why=now_round.why,
-        )
-        puts = [
-            Put(keys.assignment(number, token, seat.node_id), encode(_assignment(number, seat, sealed)))
-            for seat in sealed.seats
-        ]
-        puts += [Put(keys.world(number, token, shard.shard), encode(shard)) for shard in _shards(sealed)]
-        absent = [self._at(keys.node(node_id)) for node_id in sealed.absent]
-        batches = max(1, -(-max(len(puts), len(absent)) // PUTS_PER_TXN))
-        cut = [slice(i * PUTS_PER_TXN, (i + 1) * PUTS_PER_TXN) for i in range(batches)]
-        txns = [self._txn(office, *puts[part], when=tuple(absent[part])) for part in cut]
-        last = txns.pop()
-        txns.append(Txn(last.when, (*last.then, Put(keys.round, encode(running)))))
-        self._commit("seal", *txns)
-        return f"sealing round {number}: {sealed.reason}"
+        self._commit("seal", *case.office.seal(case.round, sealed, token, case.now.utc))
+        return f"sealing round {case.round.number}: {sealed.reason}"
 
-    def _give_up(self, now: Now, now_round: Round, office: _Office, wait: Wait) -> str:
-        never = now_round.number == 0
+    def _give_up(self, case: _Case, wait: Wait) -> str:
+        never = case.round.number == 0
         reason = f"{wait.reason} within {self._spec.join_timeout_s:g} s"
-        return self._end_attempt(
-            now,
-            now_round,
-            office,
-            exit_code=NEVER_READY if never else REQUEUE,
-            reason=f"never started: {reason}" if never else f"too few nodes to go on: {reason}",
-        )
+        reason = f"never started: {reason}" if never else f"too few nodes to go on: {reason}"
+        return self._fail(case, NEVER_READY if never else REQUEUE, reason)
 
     # Running ------------------------------------------------------------------------------------------
 
-    def _watch_over(self, now: Now, now_round: Round, office: _Office, judge: Judge) -> str:
-        keys, number = office.keys, now_round.number
-        nodes, seats = self._nodes(keys), self._world(keys).seats
-        done = {seat.node_id for seat in seats if _is_of(self._done(keys, number).get(seat.node_id), seat)}
-        lost = [seat for seat in seats if not is_present(seat, nodes)]
+    def _watch_over(self, case: _Case) -> str:
+        keys, number, seats = case.office.keys, case.round.number, case.world.seats
         interrupt = self._mirror.record(Interrupt, keys.interrupt(number))
         if interrupt is not None:
-            return self._close(now, now_round, office, judge, interrupt)
-        working = [seat for seat in lost if seat.node_id not in done]
-        if working:
-            return self._interrupt_lost(now, now_round, office, working[0])
+            return self._close(case, interrupt)
+        done = case.world.spoken_for(finished(self._mirror, keys, number))
+        lost = [seat for seat in seats if seat.node_id not in done and not is_present(seat, case.nodes)]
+        if lost:
+            return self._interrupt_lost(case, lost[0])
         if len(done) == len(seats):
-            return self._succeed(now, now_round, office)
+            return self._succeed(case)
         return f"round {number} runs"
 
-    def _interrupt_lost(self, now: Now, now_round: Round, office: _Office, seat: Seat) -> str:
-        keys, number = office.keys, now_round.number
+    def _interrupt_lost(self, case: _Case, seat: Seat) -> str:
         reason = node_fault(FaultKind.NODE_LOST, seat.host, "its lease ended")
-        key = keys.interrupt(number)
-        interrupt = Interrupt(self._me.node_id, FaultKind.NODE_LOST, seat.node_id, reason, now.utc)
-        when = (CreatedAt(key, 0), self._at(keys.node(seat.node_id)))
-        self._commit("interrupt", self._txn(office, Put(key, encode(interrupt)), when=when))
+        interrupt = Interrupt(self._me.node_id, FaultKind.NODE_LOST, seat.node_id, reason, case.now.utc)
+        self._commit("interrupt", case.office.interrupt(seat.node_id, interrupt, case.round.number))
         return reason
 
-    def _succeed(self, now: Now, now_round: Round, office: _Office) -> str:
-        keys, number = office.keys, now_round.number
-        reason = "all ranks finished"
-        outcome = Outcome(
-            success=True,
-            exit_code=0,
-            reason=reason,
-            round=number,
-            decided_utc=now.utc,
-            launch_id=self._me.launch_id,
-        )
-        self._commit(
-            "outcome",
-            self._txn(
-                office,
-                Put(keys.outcome, encode(outcome)),
-                Put(keys.round, encode(_ended(now_round))),
-                when=(CreatedAt(keys.interrupt(number), 0),),
-            ),
-        )
-        return reason
-
-    def _close(self, now: Now, now_round: Round, office: _Office, judge: Judge, interrupt: Interrupt) -> str:
+    def _close(self, case: _Case, interrupt: Interrupt) -> str:
         """Judge an interrupted round once every member has reported or is lost."""
-        keys, number = office.keys, now_round.number
-        nodes, world = self._nodes(keys), self._world(keys)
-        reports = self._reports(keys, number)
-        reported = {seat.node_id for seat in world.seats if _is_of(reports.get(seat.node_id), seat)}
+        keys, number, world = case.office.keys, case.round.number, case.world
+        told = reports(self._mirror, keys, number)
+        reported = world.spoken_for(told)
         silent = [
-            seat.node_id for seat in world.seats if seat.node_id not in reported and is_present(seat, nodes)
+            seat.node_id
+            for seat in world.seats
+            if seat.node_id not in reported and is_present(seat, case.nodes)
         ]
         if silent:
             return f"round {number} is over; {', '.join(silent[:8])} still to report"
-        records = self._done(keys, number)
-        done = {seat.node_id for seat in world.seats if _is_of(records.get(seat.node_id), seat)}
+        done = world.spoken_for(finished(self._mirror, keys, number))
         unseen = [seat.node_id for seat in world.seats if seat.node_id not in reported | done]
         missing = dict.fromkeys(unseen, "its lease ended")
-        faults = {node_id: reports[node_id] for node_id in reported}
-        addresses = {node_id: node.address for node_id, node in nodes.items()}
+        faults = {node_id: told[node_id] for node_id in reported}
+        addresses = {node_id: node.address for node_id, node in case.nodes.items()}
         root = find_root(faults, missing, interrupt, world.seats, done=done, addresses=addresses)
         nothing_ready = not any(end.ready for fault in faults.values() for end in fault.ends)
-        verdict = next_level(now_round.ledger, root, self._spec, nothing_ready=nothing_ready)
-        if verdict.level is Level.STOP or verdict.level is Level.REQUEUE:
-            return self._stop(now, now_round, office, judge, root, verdict)
-        return self._restart(now, now_round, office, root, verdict)
+        verdict = next_level(case.round.ledger, root, self._spec, nothing_ready=nothing_ready)
+        end = End(number, root, verdict.level, verdict.reason, case.now.utc)
+        if verdict.level in (Level.STOP, Level.REQUEUE):
+            return self._stop(case, end, verdict)
+        return self._restart(case, end, verdict)
 
-    def _restart(self, now: Now, now_round: Round, office: _Office, root: Root, verdict: Verdict) -> str:
-        keys, number = office.keys, now_round.number
-        end = End(number, root, verdict.level, verdict.reason, now.utc)
+    # What comes next ----------------------------------------------------------------------------------
+
+    def _restart(self, case: _Case, end: End, verdict: Verdict) -> str:
         following = Round(
-            number=number + 1,
+            number=end.number + 1,
             phase=Phase.FORMING,
-            opened_utc=now.utc,
-            previous_token=now_round.token,
+            opened_utc=case.now.utc,
+            previous_token=case.round.token,
             ledger=verdict.ledger,
-            why=root.sentence,
+            why=end.root.sentence,
+            extra=case.round.extra,
         )
-        old = [Delete(keys.round_scope(number - ROUNDS_KEPT))] if number >= ROUNDS_KEPT else []
-        self._commit(
-            "end",
-            self._txn(office, Put(keys.end(number), encode(end)), Put(keys.round, encode(following)), *old),
-        )
-        return f"ending round {number}: {root.sentence}; {verdict.reason}"
+        self._commit("end", case.office.next_round(case.round, end, following))
+        return f"ending round {end.number}: {end.root.sentence}; {end.reason}"
 
-    def _stop(
-        self, now: Now, now_round: Round, office: _Office, judge: Judge, root: Root, verdict: Verdict
-    ) -> str:
-        end = End(now_round.number, root, verdict.level, verdict.reason, now.utc)
-        return self._end_attempt(
-            now,
-            now_round,
-            office,
-            exit_code=verdict.exit_code or FAILED,
-            reason=verdict.reason,
-            end=end,
-            judge=judge,
-        )
+    def _stop(self, case: _Case, end: End, verdict: Verdict) -> str:
+        """Like a seal, an outcome waits until nothing of the last world can live."""
+        forming = self._forming(case, end.number + 1, case.now.s)
+        wait = unclear(case.now.s, forming.previous, forming, case.judge, self._spec)
+        if wait is not None:
+            self._wait(wait, f"round {end.number} is over; {wait.reason}")
+            return wait.reason
+        return self._fail(case, verdict.exit_code or FAILED, verdict.reason, end)
 
-    def _end_attempt(
-        self,
-        now: Now,
-        now_round: Round,
-        office: _Office,
-        *,
-        exit_code: int,
-        reason: str,
-        end: End | None = None,
-        judge: Judge | None = None,
-    ) -> str:
-        """Write an outcome other than success; like a seal it waits until nothing of the last world can live."""
-        keys, number = office.keys, now_round.number
-        if judge is not None:
-            forming = self._forming(number + 1, now.s, keys)
-            wait = unclear(now.s, forming.previous, forming, judge, self._spec)
-            if wait is not None:
-                self._wait(wait, f"round {number} is over; {wait.reason}")
-                return wait.reason
-        outcome = Outcome(
-            success=False,
+    def _fail(self, case: _Case, exit_code: int, reason: str, end: End | None = None) -> str:
+        outcome = self._outcome(case, exit_code, reason, end)
+        absent = case.world.absent(case.nodes)
+        self._commit("outcome", *case.office.failure(case.round, outcome, end, absent))
+        return reason
+
+    def _succeed(self, case: _Case) -> str:
+        outcome = self._outcome(case, 0, "all ranks finished")
+        self._commit("outcome", case.office.success(case.round, outcome))
+        return outcome.reason
+
+    def _outcome(self, case: _Case, exit_code: int, reason: str, end: End | None = None) -> Outcome:
+        return Outcome(
+            success=exit_code == 0,
             exit_code=exit_code,
             reason=reason,
-            round=number,
-            decided_utc=now.utc,
+            round=case.round.number,
+            decided_utc=case.now.utc,
             launch_id=self._me.launch_id,
             root=end.root if end else None,
         )
-        judged = [Put(keys.end(number), encode(end))] if end else []
-        self._commit(
-            "outcome",
-            self._txn(
-                office,
-                Put(keys.outcome, encode(outcome)),
-                Put(keys.round, encode(_ended(now_round))),
-                *judged,
-            ),
-        )
-        return reason
-
-    # Reading the mirror -------------------------------------------------------------------------------
-
-    def _nodes(self, keys: AttemptKeys) -> dict[str, Node]:
-        return self._mirror.records(Node, keys.nodes)
-
-    def _reports(self, keys: AttemptKeys, number: int) -> dict[str, Fault]:
-        return self._mirror.records(Fault, Scope(keys.fault(number, ""), prefix=True))
-
-    def _done(self, keys: AttemptKeys, number: int) -> dict[str, Done]:
-        return self._mirror.records(Done, Scope(keys.done(number, ""), prefix=True))
-
-    def _world(self, keys: AttemptKeys) -> _World:
-        """The last sealed world: of the running round, or of the one before the forming round."""
-        now_round = self._mirror.record(Round, keys.round)
-        if now_round is None:
-            return _World()
-        running = now_round.phase is Phase.RUNNING
-        token = now_round.token if running else now_round.previous_token
-        if token is None:
-            return _World()
-        scope = keys.worlds(now_round.number if running else now_round.number - 1, token)
-        shards = sorted(self._mirror.records(WorldShard, scope).values(), key=lambda shard: shard.shard)
-        return _World(
-            seats=tuple(seat for shard in shards for seat in shard.seats),
-            spares=tuple(spare for shard in shards for spare in shard.spares),
-            sealed_at=min((held.create_revision for held in self._mirror.under(scope)), default=0),
-        )
 
     # Small steps --------------------------------------------------------------------------------------
-
-    def _txn(self, office: _Office, *then: Operation, when: tuple[Compare, ...] = ()) -> Txn:
-        """A write by the coordinator: refused if it was deposed, or if attempt or round have moved on."""
-        keys = office.keys
-        guard = (
-            CreatedAt(office.key, office.create_revision),
-            self._at(current(keys.run_id)),
-            self._at(keys.round),
-        )
-        return Txn(when=(*guard, *when), then=then)
-
-    def _at(self, key: str) -> ModifiedAt:
-        return ModifiedAt(key, self._mirror.revision(key))
 
     def _commit(self, tag: str, *txns: Txn) -> None:
         self._in_flight = tag
@@ -500,51 +337,3 @@ class Coordinator:
     def _wake(self, at_s: float | None) -> None:
         if at_s is not None:
             self._wake_at_s = at_s if self._wake_at_s is None else min(self._wake_at_s, at_s)
-
-
-def _is_of(record: Fault | Done | None, seat: Seat) -> bool:
-    return record is not None and record.incarnation == seat.incarnation
-
-
-def _world_size(seats: tuple[Seat, ...]) -> int:
-    return seats[-1].first_rank + seats[-1].slots
-
-
-def _assignment(number: int, seat: Seat, sealed: Sealed) -> Assignment:
-    return Assignment(
-        round=number,
-        seat=seat,
-        world_size=_world_size(sealed.seats),
-        group_world_size=len(sealed.seats),
-        master_address=sealed.master.address,
-        master_port=sealed.master.master_port,
-    )
-
-
-def _shards(sealed: Sealed) -> list[WorldShard]:
-    """The world in pieces below 1 MiB; spares stand in the first."""
-    count = -(-len(sealed.seats) // SEATS_PER_SHARD)
-    return [
-        WorldShard(
-            shard=i,
-            shards=count,
-            seats=sealed.seats[i * SEATS_PER_SHARD : (i + 1) * SEATS_PER_SHARD],
-            spares=sealed.spares if i == 0 else (),
-        )
-        for i in range(count)
-    ]
-
-
-def _ended(now_round: Round) -> Round:
-    return Round(
-        number=now_round.number,
-        phase=Phase.ENDED,
-        opened_utc=now_round.opened_utc,
-        running_utc=now_round.running_utc,
-        token=now_round.token,
-        previous_token=now_round.previous_token,
-        world_size=now_round.world_size,
-        nodes=now_round.nodes,
-        ledger=now_round.ledger,
-        why=now_round.why,
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from nvrx_async.etcd.types import CreatedAt, Exists, ModifiedAt, Operation, Put, Scope, Txn
+from nvrx_async.etcd.types import Compare, CreatedAt, Empty, Exists, ModifiedAt, Operation, Put, Scope, Txn
 from nvrx_async.job.codec import encode
 from nvrx_async.job.keys import AttemptKeys, current
 from nvrx_async.job.records import Current, Job, JobSpec, Node, Outcome, Phase, Round
@@ -85,7 +85,7 @@ class Refuse:
 class Superseded:
     """The attempt that this process belonged to was replaced while it was away."""
 
-    reason: str
+    message: str
 
 
 Entry = Open | Register | Inside | Prove | Evict | Pause | Adopt | Refuse | Superseded
@@ -98,6 +98,7 @@ class Entrance:
         self._me = me
         self._spec = spec
         self.proofs: dict[str, Proof] = {}
+        self.evidence: dict[str, str] = {}
         self._dead: dict[str, str] = {}
         self._empty_since_s: float | None = None
         self._held_since_s: dict[str, float] = {}
@@ -132,11 +133,11 @@ class Entrance:
                 return Adopt(outcome)
             if self._me.launch_id is not None and outcome.launch_id == self._me.launch_id:
                 return Adopt(outcome)
-            return self._open(AttemptKeys(keys.run_id, keys.attempt + 1), mirror, now, after=keys)
+            return self._open(AttemptKeys(keys.run_id, keys.attempt + 1), mirror, now, Exists(keys.outcome))
         job = mirror.record(Job, keys.job)
         if job is None:
             return Pause("reading the job's specification")
-        if self._same_launch(job.launch_id):
+        if self._me.attempt is not None or self._same_launch(job.launch_id):
             return self._enter(keys, job, mirror, now)
         return self._enter_or_succeed(keys, job, mirror, now)
 
@@ -156,7 +157,7 @@ class Entrance:
         """The attempt has no node left and no verdict: the next one may begin when its ranks are surely dead."""
         following = AttemptKeys(keys.run_id, keys.attempt + 1)
         if self._me.takeover or _restarted_by_scheduler(job.launch_id, self._me.launch_id):
-            return self._open(following, mirror, now)
+            return self._open(following, mirror, now, Empty(keys.nodes))
         if self._empty_since_s is None:
             self._empty_since_s = now.s
         ready_s = self._empty_since_s + takeover_wait_s(job.spec)
@@ -167,7 +168,7 @@ class Entrance:
                 f"{following.attempt} begins (--takeover if you know that they are dead)",
                 ready_s,
             )
-        return self._open(following, mirror, now)
+        return self._open(following, mirror, now, Empty(keys.nodes))
 
     def _enter(self, keys: AttemptKeys, job: Job, mirror: Mirror, now: Now) -> Entry:
         if job.spec != self._spec:
@@ -233,14 +234,14 @@ class Entrance:
             return Proof.DEAD
         return self.proofs.get(holder.incarnation)
 
-    def _open(self, keys: AttemptKeys, mirror: Mirror, now: Now, after: AttemptKeys | None = None) -> Open:
+    def _open(self, keys: AttemptKeys, mirror: Mirror, now: Now, *over: Compare) -> Open:
+        """Begin an attempt. `over` holds while the one before is over, however late this agent's watches are."""
         node = self._me.node(self._me.node_id, now.utc, None)
         job = Job(self._spec, self._me.launch_id, now.utc)
         first = Round(0, Phase.FORMING, now.utc, why="the job begins")
         moved = ModifiedAt(current(keys.run_id), mirror.revision(current(keys.run_id)))
-        final = (Exists(after.outcome),) if after else ()
         txn = Txn(
-            when=(moved, *final),
+            when=(moved, *over),
             then=(
                 Put(current(keys.run_id), encode(Current(keys.attempt, now.utc))),
                 Put(keys.job, encode(job)),

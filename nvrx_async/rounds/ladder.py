@@ -47,7 +47,7 @@ def next_level(ledger: Ledger, root: Root, policy: JobSpec, *, nothing_ready: bo
     if root.kind.is_membership:
         spent = replace(ledger, membership=ledger.membership + 1)
         return Verdict(
-            Level.IN_JOB, f"loss of a node is not billed to the training ({_nth(spent.membership)})", spent
+            Level.IN_JOB, f"loss of a node is not billed to the training, {_nth(spent.membership)}", spent
         )
     # Membership faults in between keep the fingerprint: they say nothing of the program.
     noted = replace(ledger, last_fingerprint=root.fingerprint)
@@ -85,7 +85,7 @@ def _after_failure(ledger: Ledger, policy: JobSpec) -> Verdict:
     if ledger.restarts < policy.max_restarts:
         spent = replace(ledger, restarts=ledger.restarts + 1, start_failures=0)
         return Verdict(
-            Level.IN_JOB, f"restart {spent.restarts} of {policy.max_restarts} (--max-restarts)", spent
+            Level.IN_JOB, f"restart {spent.restarts} of --max-restarts {policy.max_restarts}", spent
         )
     hint = "a larger --max-restarts lets it try again"
     return _stop(_all_spent(policy.max_restarts), ledger, hint)

@@ -6,7 +6,7 @@ what became of them, and leaves. What other agents do is the coordinator's to ju
 
 from __future__ import annotations
 
-from nvrx_async.etcd.types import CreatedAt, Delete, Empty, Exists, ModifiedAt, Operation, Put, Scope, Txn
+from nvrx_async.etcd.types import CreatedAt, Exists, ModifiedAt, Operation, Put, Scope, Txn
 from nvrx_async.faults import signal_name
 from nvrx_async.job.codec import encode
 from nvrx_async.job.keys import current
@@ -46,7 +46,18 @@ from nvrx_async.rounds.effects import (
     StopRanks,
     Waiting,
 )
-from nvrx_async.rounds.entry import Adopt, Entrance, Evict, Inside, Open, Pause, Prove, Refuse, Register, Superseded
+from nvrx_async.rounds.entry import (
+    Adopt,
+    Entrance,
+    Evict,
+    Inside,
+    Open,
+    Pause,
+    Prove,
+    Refuse,
+    Register,
+    Superseded,
+)
 from nvrx_async.rounds.events import (
     Committed,
     Event,
@@ -63,6 +74,7 @@ from nvrx_async.rounds.events import (
     Renewed,
 )
 from nvrx_async.rounds.identity import Identity
+from nvrx_async.rounds.leaving import departure, last_word
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.own import InFlight, OwnRanks, Registration
 from nvrx_async.rounds.sentences import node_fault, rank_ended
@@ -97,6 +109,7 @@ class Member:
         self._leave: LeaveRequested | None = None
         self._left = False
         self._asked_last = False
+        self._others_stay = False
         self._leave_by_s: float | None = None
         self._in_flight: InFlight | None = None
         self._asked_proof: set[str] = set()
@@ -143,14 +156,15 @@ class Member:
             case Refused(tag=tag):
                 if self._in_flight is not None and tag == self._in_flight.tag:
                     self._in_flight = None
+                    self._others_stay = tag == "last"
             case Renewed(good_until_s=good_until_s):
                 self._good_until_s = max(self._good_until_s, good_until_s)
             case LeaseLost():
                 self._lease_lost = True
             case PortReserved(round=number, port=port):
                 self._ports[number] = port
-            case Proven(incarnation=incarnation, proof=proof):
-                self._entrance.proofs[incarnation] = proof
+            case Proven(incarnation=incarnation, proof=proof, evidence=evidence):
+                self._entrance.proofs[incarnation], self._entrance.evidence[incarnation] = proof, evidence
             case LeaveRequested():
                 self._leave = self._leave or event
             case KeeperReady(generation=generation):
@@ -210,25 +224,25 @@ class Member:
         registered = self._registration
         if registered is None:
             return self._enter(now)
-        self._tell_once(("registered",), Registered(registered.node, registered.keys.attempt))
+        took_over = self._entrance.evidence.get(registered.node.succeeds or "", "")
+        self._tell_once(("registered",), Registered(registered.node, registered.keys.attempt, took_over))
         key = registered.keys.election(self._me.lease)
         if ("campaign",) not in self._told:
             self._told.add(("campaign",))
             self._effects.append(Campaign(key, registered.revision))
         over = self._life_over(registered)
         if over is not None:
-            return self._stop_then(now, over, code=REQUEUE, again=self._leave is None)
+            return self._stop_then(over, code=REQUEUE, again=self._leave is None)
         keys = registered.keys
         if not self._mirror.knows(Scope(keys.outcome), Scope(keys.round), Scope(current(keys.run_id))):
             return "reading the attempt's keys"
         living = self._mirror.record(Current, current(keys.run_id))
         if living is not None and living.attempt != keys.attempt:
-            return self._stop_then(
-                now, f"attempt {living.attempt} replaced attempt {keys.attempt}", code=REQUEUE
-            )
+            reason = f"attempt {living.attempt} replaced attempt {keys.attempt}"
+            return self._stop_then(reason, code=REQUEUE)
         outcome = self._mirror.record(Outcome, keys.outcome)
         if outcome is not None:
-            return self._conclude(now, outcome)
+            return self._conclude(outcome)
         now_round = self._mirror.record(Round, keys.round)
         if now_round is None:
             return "the attempt has no round"
@@ -275,10 +289,8 @@ class Member:
             case Adopt(outcome=outcome):
                 self._tell_once(("outcome",), Finished(outcome))
                 return self._finish(outcome.exit_code, outcome.reason)
-            case Superseded(reason=reason):
-                return self._finish(REQUEUE, reason)
-            case Refuse(message=message):
-                return self._finish(USAGE, message)
+            case Superseded(message=message) | Refuse(message=message):
+                return self._finish(REQUEUE if isinstance(entry, Superseded) else USAGE, message)
 
     # Ranks --------------------------------------------------------------------------------------------
 
@@ -459,17 +471,14 @@ class Member:
             return f"the registration of {registered.node.node_id} is gone or another agent's"
         return None
 
-    def _conclude(self, now: Now, outcome: Outcome) -> str:
-        text = self._stop_then(now, outcome.reason, code=outcome.exit_code, notice=Finished(outcome))
+    def _conclude(self, outcome: Outcome) -> str:
+        text = self._stop_then(outcome.reason, code=outcome.exit_code, notice=Finished(outcome))
         if self._ranks is not None and not self._ranks.gone:
             return f"the attempt is over: {text}"
         return outcome.reason
 
-    def _stop_then(
-        self, now: Now, reason: str, *, code: int, again: bool = False, notice: Notice | None = None
-    ) -> str:
+    def _stop_then(self, reason: str, *, code: int, again: bool = False, notice: Notice | None = None) -> str:
         """Kill the ranks, then end this life."""
-        del now
         ranks = self._ranks
         if ranks is not None and not ranks.gone:
             self._stop(ranks, grace=False, reason=reason)
@@ -482,10 +491,8 @@ class Member:
 
     def _go(self, now: Now, now_round: Round, registered: Registration, leave: LeaveRequested) -> str:
         """Leave: stop the ranks, say so, and write the outcome if nobody else is left to."""
-        ranks, reason = (
-            self._ranks,
-            f"{registered.node.node_id} leaves: it was sent {signal_name(leave.signal)}",
-        )
+        ranks = self._ranks
+        reason = f"{registered.node.node_id} leaves: it was sent {signal_name(leave.signal)}"
         seated = ranks is not None and ranks.round == now_round.number and not self._is_done(ranks)
         if ranks is not None:
             self._stop(ranks, grace=True, reason=reason)
@@ -504,7 +511,7 @@ class Member:
             return self._finish(SIGNAL_BASE + leave.signal, f"{reason}; etcd did not answer in time")
         if not self._left:
             if self._ranks is None or not seated:
-                self._commit("leave", self._departure(registered))
+                self._commit("leave", departure(registered, self._me.lease))
             return "leaving"
         return self._last_one_out(now, now_round, registered, leave)
 
@@ -514,8 +521,10 @@ class Member:
         """The outcome of a job that everybody left. Refused means that others stay: it is theirs."""
         keys, code = registered.keys, SIGNAL_BASE + leave.signal
         reason = f"stopped by {signal_name(leave.signal)}"
-        if self._asked_last and self._in_flight is None:
-            return self._finish(code, reason)
+        if self._others_stay:
+            return self._finish(code, f"{reason}; others stay in it")
+        if self._asked_last:
+            return "leaving: reading how the job ended"
         outcome = Outcome(
             success=False,
             exit_code=code,
@@ -524,16 +533,9 @@ class Member:
             decided_utc=now.utc,
             launch_id=self._me.launch_id,
         )
-        when = (self._at(current(keys.run_id)), self._at(keys.round), CreatedAt(keys.outcome, 0))
-        self._commit("last", Txn((*when, Empty(keys.nodes)), (Put(keys.outcome, encode(outcome)),)))
+        self._commit("last", last_word(keys, self._at(current(keys.run_id)), outcome))
         self._asked_last = True
         return "leaving: writing the outcome if nobody stays"
-
-    def _departure(self, registered: Registration) -> Txn:
-        keys = registered.keys
-        gone = (Scope(keys.node(registered.node.node_id)), Scope(keys.election(self._me.lease)))
-        own = CreatedAt(gone[0].key, registered.revision)
-        return Txn(when=(own,), then=tuple(Delete(scope) for scope in gone))
 
     def _is_done(self, ranks: OwnRanks) -> bool:
         return self._done_round >= ranks.round

@@ -103,7 +103,8 @@ class Mirror:
             self._keys.pop(key, None)
             self._decoded.pop(key, None)
             self._gone_at[key] = revision
-        elif revision > newest or held is None:
+        else:
+            # Equal revisions are one write: etcd's word on it replaces what `_own` assumed.
             self._keys[key] = change
             self._gone_at.pop(key, None)
 
@@ -111,6 +112,8 @@ class Mirror:
         for operation in txn.then:
             if isinstance(operation, Put):
                 held = self._keys.get(operation.key)
+                if held is not None and held.mod_revision == revision:
+                    continue  # etcd told of this write first, and knows when the key was created
                 created = held.create_revision if held else revision
                 version = held.version + 1 if held else 1
                 self._change(

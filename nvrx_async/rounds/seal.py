@@ -9,6 +9,13 @@ from nvrx_async.job.records import Done, Fault, FaultKind, JobSpec, Join, Node, 
 from nvrx_async.rounds.assign import Candidate, place, seats
 from nvrx_async.rounds.fencing import Judge, fenced_at, is_present
 
+NEWCOMERS_WAIT_S = 1.0
+"""How long a registered agent without a seat in the round before is waited for: joining takes it milliseconds.
+
+Spares join ahead; this is for a newcomer, such as the successor of a killed agent, that enters while the others
+already form the round. One that does not come (unfit, frozen) costs no more than this.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Forming:
@@ -49,7 +56,8 @@ def seal(now_s: float, forming: Forming, judge: Judge, spec: JobSpec) -> Wait | 
     """The world of a forming round, or what it waits for.
 
     Every member of the world before must be clear (nothing of it runs): it has reported, finished, joined or
-    is fenced. One that is still registered is waited for, unless its report says that it will not come.
+    is fenced. One that is still registered is waited for, unless its report says that it will not come. Where
+    there is room, other registered agents are waited for too, but briefly.
     """
     blocked = unclear(now_s, forming.previous, forming, judge, spec)
     if blocked is not None:
@@ -66,6 +74,9 @@ def seal(now_s: float, forming: Forming, judge: Judge, spec: JobSpec) -> Wait | 
         lost = [seat.node_id for seat in forming.previous if seat.node_id not in forming.joins]
         detail = f"; {places.misfit}" if places.misfit else f"; missing: {_names(lost)}" if lost else ""
         return Wait(f"{count} of {spec.min_nodes} nodes joined{detail}", deadline_s, expired)
+    expected, wait_s = _newcomers(forming), forming.since_s + NEWCOMERS_WAIT_S
+    if count < spec.max_nodes and expected and now_s < wait_s:
+        return Wait(f"{_names(expected)} still to join", wait_s)
     last_call_s = forming.since_s + spec.last_call_s
     if forming.number == 0 and count < spec.max_nodes and now_s < last_call_s:
         return Wait(f"{count} nodes joined, more may come (up to {spec.max_nodes})", last_call_s)
@@ -103,6 +114,17 @@ def _will_join(seat: Seat, forming: Forming) -> bool:
     if not is_present(seat, forming.nodes) or (join is not None and join.incarnation == seat.incarnation):
         return False
     return report is None or not (report.unfit or report.kind is FaultKind.NODE_LEFT)
+
+
+def _newcomers(forming: Forming) -> list[str]:
+    """Registered agents that have not joined, and had no seat: spares, and successors of those who had."""
+    seated = {seat.node_id: seat.incarnation for seat in forming.previous}
+    joined = {node_id: join.incarnation for node_id, join in forming.joins.items()}
+    return [
+        node_id
+        for node_id, node in forming.nodes.items()
+        if node.incarnation not in (seated.get(node_id), joined.get(node_id))
+    ]
 
 
 def _candidates(forming: Forming) -> list[Candidate]:

@@ -4,34 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 from blockbuster import BlockBuster, blockbuster_ctx
-from grpc.aio import init_grpc_aio
-from support.etcd_server import EtcdProcess, etcd_process
+from support.etcd_server import DEFAULT_TIMES, EtcdProcess, etcd_process
 
 from nvrx_async.etcd import EtcdClient, EtcdConfig
+from nvrx_async.etcd.wire import grpc
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
 
 # Holds gRPC's one poller for all tests: else it comes and goes with the channels, its socket pair too.
-init_grpc_aio()
+grpc.aio.init_grpc_aio()
 
 
 @pytest.fixture(scope="session")
 def shared_etcd() -> Iterator[EtcdProcess]:
     """Not to be stopped, compacted or given users: many tests use it."""
+    with etcd_process(flags=DEFAULT_TIMES) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def hurt_etcd() -> Iterator[EtcdProcess]:
     with etcd_process() as server:
         yield server
 
 
 @pytest.fixture
-def etcd() -> Iterator[EtcdProcess]:
-    """A server of the test's own."""
-    with etcd_process() as server:
-        yield server
+def etcd(hurt_etcd: EtcdProcess) -> EtcdProcess:
+    """A server that the test may freeze, kill, wipe or compact; whole again for each test."""
+    hurt_etcd.make_whole()
+    return hurt_etcd
 
 
 @pytest.fixture
@@ -50,11 +58,12 @@ async def nothing_left() -> AsyncIterator[None]:
     """No task, descriptor or child process outlives a test."""
     tasks, descriptors = asyncio.all_tasks(), _descriptors()
     yield
-    gc.collect()  # a gRPC call in a cycle with its exception holds its connection until then
-    # grpc.aio ends its calls and sockets on its own thread and the loop, shortly after the channel: bounded.
+    # grpc.aio ends its calls and sockets on its own thread and on the loop, shortly after the channel; and
+    # a call in a cycle with its exception holds its connection until it is collected.
     async with asyncio.timeout(5):
         while (asyncio.all_tasks() - tasks - {asyncio.current_task()}) or (_descriptors() - descriptors):
-            await asyncio.sleep(0.01)
+            gc.collect()
+            await asyncio.sleep(0.01)  # no event says that gRPC has let go
 
 
 @pytest.fixture(autouse=True)
@@ -68,16 +77,11 @@ def blocking_calls_fail(request: pytest.FixtureRequest) -> Iterator[BlockBuster 
 
 def _descriptors() -> set[str]:
     found = set()
-    for name in os.listdir("/proc/self/fd"):
+    for link in Path("/proc/self/fd").iterdir():
         try:
-            target = os.readlink(f"/proc/self/fd/{name}")
+            target = str(link.readlink())
         except FileNotFoundError:
-            continue
+            continue  # the one the listing itself used
         if target.startswith("socket:") or "pidfd" in target or "nvrx" in target:
             found.add(target)
     return found
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path

@@ -18,7 +18,7 @@ from nvrx_async.etcd import (
     UnavailableError,
 )
 from nvrx_async.etcd.types import CreatedAt, Delete, Exists, ModifiedAt, Put, Scope, Txn
-from nvrx_async.etcd.wire import messages
+from nvrx_async.etcd.wire import grpc, messages
 
 
 async def test_a_txn_writes_all_at_one_revision(client, prefix):
@@ -145,7 +145,7 @@ async def test_an_answer_lost_with_the_connection_is_unknown(prefix):
         if not request.compare and not request.success[0].HasField("request_put"):
             return messages.TxnResponse(header=HEADER)
         received.set()
-        await asyncio.Event().wait()
+        return await asyncio.Event().wait()
 
     async with FakeEtcd(txn=txn) as server, EtcdClient(EtcdConfig((server.endpoint,))) as client:
         commit = asyncio.create_task(client.commit(Txn((), (Put(prefix, b"1"),))))
@@ -155,10 +155,19 @@ async def test_an_answer_lost_with_the_connection_is_unknown(prefix):
             await commit
 
 
+async def noticed_the_death(client):
+    """What is sent on a connection that does not yet know of its end, has an unknown outcome."""
+    connection = client.caller.pool.current
+    async with asyncio.timeout(10):
+        while connection.is_ready():
+            await connection.channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
+
+
 async def test_a_txn_to_a_dead_server_certainly_took_no_effect(etcd, prefix):
     async with EtcdClient(EtcdConfig((etcd.endpoint,), call_timeout_s=0.3)) as client:
         await client.get(prefix)
         etcd.kill()
+        await noticed_the_death(client)
         with pytest.raises(UnavailableError, match="Connection refused"):
             await client.commit(Txn((), (Put(prefix, b"2"),)))
 
@@ -167,6 +176,7 @@ async def test_a_server_that_comes_back_within_the_call_is_waited_for(etcd, pref
     async with EtcdClient(EtcdConfig((etcd.endpoint,), call_timeout_s=20)) as client:
         await client.get(prefix)
         etcd.kill()
+        await noticed_the_death(client)
         commit = asyncio.create_task(client.commit(Txn((), (Put(prefix, b"1"),))))
         await asyncio.to_thread(etcd.start)
         assert (await commit).succeeded
@@ -177,6 +187,7 @@ async def test_a_server_restarted_empty_is_noticed_before_anything_is_written_to
         for _ in range(3):
             await client.commit(Txn((), (Put(prefix, b"1"),)))
         etcd.kill()
+        await noticed_the_death(client)
         etcd.wipe()
         await asyncio.to_thread(etcd.start)
         with pytest.raises(ForeignClusterError, match="lost its data"):
@@ -191,18 +202,23 @@ async def test_another_cluster_among_the_endpoints_is_never_used(etcd, shared_et
     async with EtcdClient(EtcdConfig((etcd.endpoint, shared_etcd.endpoint), call_timeout_s=1)) as client:
         await client.get(prefix)
         etcd.kill()
+        await noticed_the_death(client)
         with pytest.raises(UnavailableError, match="another cluster"):
             await client.commit(Txn((), (Put(prefix, b"1"),)))
     async with EtcdClient(EtcdConfig((shared_etcd.endpoint,))) as other:
         assert await other.get(prefix) is None
 
 
+async def _write_for_ever(client, key):
+    while True:  # the limit is noticed when etcd next commits to its file
+        await client.commit(Txn((), (Put(key, b"x" * 20_000),)))
+
+
 async def test_a_full_database_is_named_with_what_to_do(prefix):
     with etcd_process(flags=["--quota-backend-bytes=65536"]) as server:
         async with EtcdClient(EtcdConfig((server.endpoint,))) as client:
             with pytest.raises(NoSpaceError, match="defrag"):
-                while True:  # the limit is noticed when etcd next commits to its file
-                    await client.commit(Txn((), (Put(prefix, b"x" * 20_000),)))
+                await _write_for_ever(client, prefix)
 
 
 async def test_use_outside_of_the_block_is_a_programming_error(shared_etcd):

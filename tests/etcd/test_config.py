@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from nvrx_async import etcd as room
 from nvrx_async.etcd import (
     ConfigurationError,
     Credentials,
@@ -98,3 +101,26 @@ def test_credentials_that_etcd_cannot_hold(user, password):
 )  # fmt: skip
 def test_is_loopback(host, loopback):
     assert is_loopback(host) is loopback
+
+
+def test_types_and_configuration_load_no_grpc():
+    """The machines speak in these types; and a rank that imports a record must not pay for gRPC."""
+    code = (
+        "import sys, nvrx_async.etcd, nvrx_async.etcd.types, nvrx_async.etcd.config, nvrx_async.etcd.errors\n"
+        "nvrx_async.etcd.EtcdConfig(('a:1',))\n"
+        "print('grpc' in sys.modules, 'anyio' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["False", "False"]
+
+
+def test_every_exported_name_is_there():
+    assert [name for name in room.__all__ if getattr(room, name, None) is None] == []
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = room.Nothing
+
+
+def test_grpc_is_loaded_without_its_fork_handlers():
+    code = "import os, nvrx_async.etcd.wire; print(os.environ['GRPC_ENABLE_FORK_SUPPORT'])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "0"

@@ -137,8 +137,8 @@ async def test_a_missing_client_certificate_is_said(secure, tls):
 
 async def test_tls_towards_a_server_without(shared_etcd, tls):
     async with EtcdClient(EtcdConfig((shared_etcd.endpoint,), tls=tls)) as client:
-        with pytest.raises(TlsError, match="WRONG_VERSION_NUMBER"):
-            await asyncio.wait_for(client.first_contact(600), 20)
+        with pytest.raises(UnavailableError, match=r"in the TLS handshake|WRONG_VERSION_NUMBER"):
+            await client.first_contact(0.5)
 
 
 async def test_no_tls_towards_a_server_with(secure):

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from support.etcd_server import etcd_cluster, leader_of
+from support.recorder import Recorder
 
 from nvrx_async.etcd import EtcdClient, EtcdConfig, Feed, OutcomeUnknownError, Session, UnavailableError
 from nvrx_async.etcd.types import CreatedAt, Put, Scope, Txn
@@ -35,23 +36,22 @@ async def test_the_leader_dies_and_everything_goes_on(members, prefix):
     leader = await asyncio.to_thread(leader_of, members)
     ordered = [leader, *(member for member in members if member is not leader)]
     config = EtcdConfig(tuple(member.endpoint for member in ordered))
-    renewed = []
+    renewed = Recorder()
     async with EtcdClient(config) as client, EtcdClient(config) as writer:
         await client.first_contact(10)
-        async with Session(client, ttl_s=6, on_renewed=renewed.append) as session, Feed(client) as feed:
+        async with Session(client, ttl_s=6, on_renewed=renewed) as session, Feed(client) as feed:
             feed.set_scopes(frozenset({Scope(prefix, prefix=True)}))
             await anext(feed)
             written = [await write(writer, f"{prefix}{n:02}") for n in range(5)]
             leader.kill()
-            before = len(renewed)
+            before = len(renewed.values)
             session.renew_now()
             written += [await write(writer, f"{prefix}{n:02}") for n in range(5, 15)]
             seen = []
             async with asyncio.timeout(20):
                 while len(seen) < 15:
                     seen.append((await anext(feed)).mod_revision)
-                while len(renewed) == before:
-                    await asyncio.sleep(0.01)
+                await renewed.reached(before + 1)
             assert seen == written
             assert not session.lost.is_set()
             assert await client.lease_remaining(session.lease_id) is not None

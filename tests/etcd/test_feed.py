@@ -112,7 +112,8 @@ async def test_a_batch_behind_a_restart_arrives_once_and_whole(etcd, prefix):
     scope = Scope(prefix, prefix=True)
     async with (
         EtcdClient(EtcdConfig((etcd.endpoint,))) as client,
-        EtcdClient(EtcdConfig((etcd.endpoint,))) as writer,Feed(client) as feed
+        EtcdClient(EtcdConfig((etcd.endpoint,))) as writer,
+        Feed(client) as feed,
     ):
         feed.set_scopes(frozenset({scope}))
         await take(feed, 1)
@@ -169,12 +170,15 @@ async def test_what_was_compacted_meanwhile_is_listed_again(etcd, prefix):
 async def test_a_frozen_endpoint_is_left_after_its_silence(prefix):
     """It holds the connection open and says nothing; the second endpoint takes over and nothing is lost."""
     created = []
+    moved = asyncio.Event()
 
     def watch(number):
         async def serve(requests, context):
             async for request in requests:
                 if request.HasField("create_request"):
                     created.append((number, request.create_request.start_revision))
+                    if number == 1:
+                        moved.set()
                     watch_id = request.create_request.watch_id
                     yield messages.WatchResponse(header=HEADER, watch_id=watch_id, created=True)
                 elif number == 1 and request.HasField("progress_request"):
@@ -189,16 +193,17 @@ async def test_a_frozen_endpoint_is_left_after_its_silence(prefix):
             responses=[messages.ResponseOp(response_range=messages.RangeResponse()) for _ in request.success],
         )
 
-    async with FakeEtcd(watch=watch(0), txn=txn) as silent, FakeEtcd(watch=watch(1), txn=txn) as good:
-        async with EtcdClient(EtcdConfig((silent.endpoint, good.endpoint))) as client:
-            async with Feed(client, silence_s=0.2) as feed:
-                feed.set_scopes(frozenset({Scope(prefix)}))
-                await take(feed, 1)
-                async with asyncio.timeout(10):
-                    while len(created) < 2:
-                        await asyncio.sleep(0.01)
-                await asyncio.sleep(1)  # five silences: an endpoint that answers progress requests is kept
-                assert created == [(0, 2), (1, 2)]
+    async with (
+        FakeEtcd(watch=watch(0), txn=txn) as silent,
+        FakeEtcd(watch=watch(1), txn=txn) as good,
+        EtcdClient(EtcdConfig((silent.endpoint, good.endpoint))) as client,
+        Feed(client, silence_s=0.2) as feed,
+    ):
+        feed.set_scopes(frozenset({Scope(prefix)}))
+        await take(feed, 1)
+        await asyncio.wait_for(moved.wait(), 10)
+        await asyncio.sleep(0.8)  # four silences: an endpoint that answers progress requests is kept
+        assert created == [(0, 2), (1, 2)]
 
 
 async def test_fragments_count_only_when_the_last_one_is_there(prefix):
@@ -225,10 +230,13 @@ async def test_fragments_count_only_when_the_last_one_is_there(prefix):
         empty = messages.ResponseOp(response_range=messages.RangeResponse())
         return messages.TxnResponse(header=HEADER, succeeded=True, responses=[empty])
 
-    async with FakeEtcd(watch=watch, txn=txn) as server, EtcdClient(EtcdConfig((server.endpoint,))) as client:
-        async with Feed(client) as feed:
-            feed.set_scopes(frozenset({Scope(prefix, prefix=True)}))
-            _, *events = await take(feed, 3)
+    async with (
+        FakeEtcd(watch=watch, txn=txn) as server,
+        EtcdClient(EtcdConfig((server.endpoint,))) as client,
+        Feed(client) as feed,
+    ):
+        feed.set_scopes(frozenset({Scope(prefix, prefix=True)}))
+        _, *events = await take(feed, 3)
     assert starts == [2, 2]
     assert [item.key for item in events] == [f"{prefix}a", f"{prefix}b"]
 
@@ -247,8 +255,11 @@ async def test_an_etcd_restarted_empty_ends_the_feed(etcd, prefix):
 
 
 async def test_an_error_of_the_block_comes_out_as_it_is(client, prefix):
-    with pytest.raises(ZeroDivisionError):
+    async def fail():
         async with Feed(client) as feed:
             feed.set_scopes(frozenset({Scope(prefix)}))
             await take(feed, 1)
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()

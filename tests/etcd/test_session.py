@@ -5,6 +5,7 @@ import asyncio
 import anyio
 import pytest
 from support.fake_etcd import HEADER, FakeEtcd
+from support.recorder import Recorder
 
 from nvrx_async.etcd import EtcdClient, EtcdConfig, LeaseNotFoundError, Session, UnavailableError, boottime
 from nvrx_async.etcd.types import Put, Txn
@@ -26,16 +27,14 @@ async def test_the_grant_is_the_first_renewal_and_counts_from_before_it_was_sent
 
 
 async def test_a_renewal_asked_for_comes_at_once_and_renews_in_etcd(client):
-    renewed = anyio.create_memory_object_stream[float](10)
-    async with Session(client, ttl_s=600, on_renewed=renewed[0].send_nowait) as session:
-        granted = await renewed[1].receive()
+    renewed = Recorder()
+    async with Session(client, ttl_s=600, on_renewed=renewed) as session:
         session.renew_now()
-        again = await renewed[1].receive()
+        await renewed.reached(2)
+        granted, again = renewed.values
         assert again > granted
         assert again == session.renewed_at_s
         assert await client.lease_remaining(session.lease_id) >= 598
-    for end in renewed:
-        end.close()
 
 
 async def test_leaving_revokes_and_an_orphan_stays(client):
@@ -90,7 +89,7 @@ async def test_a_revoked_lease_is_lost_at_the_next_renewal_and_never_replaced(cl
 
 
 async def test_lost_a_ttl_after_the_last_acknowledged_send_when_etcd_is_gone(etcd):
-    async with EtcdClient(EtcdConfig((etcd.endpoint,))) as client, Session(client, ttl_s=2) as session:
+    async with EtcdClient(EtcdConfig((etcd.endpoint,))) as client, Session(client, ttl_s=1) as session:
         etcd.kill()
         await session.lost.wait()
         assert boottime() - session.renewed_at_s >= session.ttl_s
@@ -99,86 +98,78 @@ async def test_lost_a_ttl_after_the_last_acknowledged_send_when_etcd_is_gone(etc
 
 
 async def test_a_restart_shorter_than_the_ttl_keeps_the_lease(etcd, prefix):
-    renewed = []
-    async with EtcdClient(EtcdConfig((etcd.endpoint,))) as client:
-        async with Session(client, ttl_s=6, on_renewed=renewed.append) as session:
-            await client.commit(Txn((), (Put(prefix, b"", lease=session.lease_id),)))
-            etcd.kill()
-            session.renew_now()
-            before = len(renewed)
-            await asyncio.to_thread(etcd.start)
-            async with asyncio.timeout(6):
-                while len(renewed) == before:
-                    await asyncio.sleep(0.01)
-            assert not session.lost.is_set()
-            assert await client.get(prefix) is not None
+    renewed = Recorder()
+    async with (
+        EtcdClient(EtcdConfig((etcd.endpoint,))) as client,
+        Session(client, ttl_s=6, on_renewed=renewed) as session,
+    ):
+        await client.commit(Txn((), (Put(prefix, b"", lease=session.lease_id),)))
+        etcd.kill()
+        session.renew_now()
+        await asyncio.to_thread(etcd.start)
+        await renewed.one_more()
+        assert not session.lost.is_set()
+        assert await client.get(prefix) is not None
 
 
 async def test_a_frozen_server_shorter_than_the_ttl_keeps_the_lease(etcd):
-    renewed = anyio.create_memory_object_stream[float](100)
-    async with EtcdClient(EtcdConfig((etcd.endpoint,), call_timeout_s=0.3)) as client:
-        async with Session(client, ttl_s=6, on_renewed=renewed[0].send_nowait) as session:
-            await renewed[1].receive()
-            etcd.freeze()
-            session.renew_now()
-            async with asyncio.timeout(5):
-                while session.unanswered_since_s is None:
-                    await asyncio.sleep(0)
-                while session.unanswered_since_s is not None:
-                    await asyncio.sleep(0)
-            etcd.thaw()
-            await renewed[1].receive()
-            assert not session.lost.is_set()
-    for end in renewed:
-        end.close()
+    """A renewal meets the frozen server and is given up; the next finds it awake."""
+    renewed = Recorder()
+    async with (
+        EtcdClient(EtcdConfig((etcd.endpoint,), call_timeout_s=0.3)) as client,
+        Session(client, ttl_s=6, on_renewed=renewed) as session,
+    ):
+        etcd.freeze()
+        session.renew_now()
+        with pytest.raises(TimeoutError):
+            await renewed.reached(2, within_s=0.7)
+        etcd.thaw()
+        await renewed.reached(2)
+        assert not session.lost.is_set()
 
 
 async def test_a_late_answer_is_not_credited_and_one_renewal_is_in_flight():
-    """Renewal 1 is answered late, on its own stream, while renewal 2 has no answer yet: nothing is renewed."""
-    streams = []
-    in_flight = 0
-    most_in_flight = 0
-    arrived = asyncio.Semaphore(0)
-    answer_first = asyncio.Event()
-    answer_last = asyncio.Event()
+    """Renewal 1 is answered when it was given up and renewal 2 is out: only renewal 2's answer counts."""
+    arrived: list[float] = []
+    most_in_flight = in_flight = 0
+    answer = [asyncio.Event(), asyncio.Event()]
+    both_out = asyncio.Event()
 
     async def keep_alive(requests, context):
         nonlocal in_flight, most_in_flight
-        number = len(streams)
-        streams.append(context)
-        try:
-            async for _ in requests:
-                in_flight += 1
-                most_in_flight = max(most_in_flight, in_flight)
-                arrived.release()
-                await (answer_first if number == 0 else answer_last).wait()
+        number = len(arrived)
+        async for _ in requests:
+            arrived.append(boottime())
+            in_flight += 1
+            most_in_flight = max(most_in_flight, in_flight)
+            if number == 1:
+                both_out.set()
+            try:
+                await answer[min(number, 1)].wait()
+            finally:
                 in_flight -= 1
-                yield keep_alive_answer()
-        finally:
-            in_flight = 0
+            yield keep_alive_answer()
 
-    renewed = []
-    config_timeout_s = 0.3
-    async with FakeEtcd(keep_alive=keep_alive) as server:
-        async with EtcdClient(EtcdConfig((server.endpoint,), call_timeout_s=config_timeout_s)) as client:
-            async with Session(client, ttl_s=60, on_renewed=renewed.append) as session:
-                session.orphan()
-                session.renew_now()
-                await arrived.acquire()
-                await arrived.acquire()
-                assert len(streams) == 2
-                answer_first.set()
-                second_sent_by = boottime()
-                answer_last.set()
-                async with asyncio.timeout(5):
-                    while len(renewed) < 2:
-                        await asyncio.sleep(0.01)
-                assert most_in_flight == 1
-                assert renewed[1] >= renewed[0] + config_timeout_s
-                assert renewed[1] <= second_sent_by + 2 * config_timeout_s
+    renewed = Recorder()
+    async with (
+        FakeEtcd(keep_alive=keep_alive) as server,
+        EtcdClient(EtcdConfig((server.endpoint,), call_timeout_s=0.5)) as client,
+        Session(client, ttl_s=60, on_renewed=renewed) as session,
+    ):
+        session.orphan()
+        session.renew_now()
+        await both_out.wait()
+        answer[0].set()
+        await asyncio.sleep(0.1)  # long enough to credit a late answer, which is the defect
+        assert len(renewed.values) == 1
+        answer[1].set()
+        await renewed.reached(2)
+        assert renewed.values[1] > arrived[0]
+        assert renewed.values[1] <= arrived[-1]
+    assert most_in_flight == 1
 
 
-async def test_a_doubtful_lease_gone_is_asked_again_after_a_linearizable_read():
+async def test_a_doubtful_end_of_a_lease_is_asked_again_after_a_linearizable_read():
     """A leader elected a moment ago may not have applied the grant: TTL 0, then the truth."""
     ttls = iter([0, 6])
 
@@ -186,51 +177,44 @@ async def test_a_doubtful_lease_gone_is_asked_again_after_a_linearizable_read():
         async for _ in requests:
             yield keep_alive_answer(next(ttls))
 
-    renewed = []
+    renewed = Recorder()
     async with (
         FakeEtcd(keep_alive=keep_alive) as server,
         EtcdClient(EtcdConfig((server.endpoint,))) as client,
+        Session(client, ttl_s=60, on_renewed=renewed) as session,
     ):
-        async with Session(client, ttl_s=60, on_renewed=renewed.append) as session:
-            session.renew_now()
-            async with asyncio.timeout(5):
-                while len(renewed) < 2:
-                    await asyncio.sleep(0.01)
-            assert not session.lost.is_set()
+        session.renew_now()
+        await renewed.reached(2)
+        assert not session.lost.is_set()
 
 
-async def test_cadence_with_a_clock_of_the_test():
-    """Over two minutes of the test's clock: a renewal each TTL/3 to a tenth less, credited with its send time."""
+async def test_cadence_on_the_clock_of_the_test():
+    """The session sleeps through the loop's time, but decides by its clock: a renewal each TTL/3."""
     now = 1000.0
-    sent = []
 
     async def keep_alive(requests, context):
-        nonlocal now
         async for _ in requests:
-            sent.append(now)
-            now += 0.01
             yield keep_alive_answer()
 
-    class Clock:
-        """Each look at the clock is a twentieth of a second later: waits are short and the order is the same."""
-
-        def __call__(self):
-            nonlocal now
-            now += 0.05
-            return now
-
-    renewed = []
+    renewed = Recorder()
     async with (
         FakeEtcd(keep_alive=keep_alive) as server,
         EtcdClient(EtcdConfig((server.endpoint,))) as client,
+        Session(client, ttl_s=6, clock=lambda: now, on_renewed=renewed) as session,
     ):
-        async with Session(client, ttl_s=6, clock=Clock(), on_renewed=renewed.append) as session:
-            while len(renewed) < 20:
-                now += 0.5  # a wait of the session is shortened by hurrying it without a renewal
-                session._hurry.set()
-                await asyncio.sleep(0.002)
-    gaps = [later - earlier for earlier, later in zip(renewed, renewed[1:], strict=False)]
-    assert all(1.8 <= gap <= 3.2 for gap in gaps), gaps
+        for count in range(2, 8):
+            now += 1.7
+            session._hurry.set()  # looks at the clock, and waits on
+            await anyio.wait_all_tasks_blocked()
+            assert len(renewed.values) == count - 1
+            now += 0.4
+            session._hurry.set()
+            await renewed.reached(count)
+            assert renewed.values[-1] == now
+        now += 6
+        session._hurry.set()
+        await session.lost.wait()
+        assert len(renewed.values) == 7
 
 
 async def test_no_session_without_etcd():

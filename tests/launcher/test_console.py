@@ -242,10 +242,10 @@ def test_a_spare_says_so():
 
 
 def test_what_became_of_an_earlier_agent():
-    shown = Screen().show(0, Registered(NODE, 2, took_over="the earlier agent (pid 41) is proven dead"))
+    shown = Screen().show(0, Registered(NODE, 2, took_over="its process (pid 41) is dead"))
     assert shown == text("""
         nvrx 12:00:00 this node is gpu07 at 10.0.0.7 with 2 ranks, attempt 2
-            the earlier agent (pid 41) is proven dead
+            in the place of an earlier agent: its process (pid 41) is dead
     """)
 
 

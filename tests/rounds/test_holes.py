@@ -13,6 +13,12 @@ from dataclasses import replace
 from typing import Literal
 
 import pytest
+from rounds.sim.agent import Agent, Life
+from rounds.sim.checks import RUN_ID, Violation
+from rounds.sim.keeper import Rank
+from rounds.sim.schedule import Fault, play
+from rounds.sim.world import SPEC, Setup, World, real_machines
+
 from nvrx_async.etcd.types import CreatedAt, Put, Txn
 from nvrx_async.job.codec import encode
 from nvrx_async.job.keys import AttemptKeys
@@ -22,11 +28,7 @@ from nvrx_async.rounds.coordinator import Coordinator
 from nvrx_async.rounds.effects import Commit, Effect, StartRanks
 from nvrx_async.rounds.entry import Entrance
 from nvrx_async.rounds.events import Proof, Proven
-from rounds.sim.agent import Agent, Life
-from rounds.sim.checks import RUN_ID, Violation
-from rounds.sim.keeper import Rank
-from rounds.sim.schedule import Fault, play
-from rounds.sim.world import SPEC, Setup, World, real_machines
+from nvrx_async.rounds.office import Office
 
 RULE = pytest.mark.parametrize("rule", [True, False], ids=["with_the_rule", "without"])
 KEYS = AttemptKeys(RUN_ID, 0)
@@ -53,7 +55,9 @@ def slot_of(world: World, group_rank: int, number: int = 0) -> int:
 def leader(world: World) -> int:
     """Which agent's coordinator sealed the running round."""
     newest = max(world.checks.sealed.values(), key=lambda sealed: sealed.number)
-    return next(slot for slot, agent in world.agents.items() if newest.token.startswith(f"{agent.incarnation}-"))
+    return next(
+        slot for slot, agent in world.agents.items() if newest.token.startswith(f"{agent.incarnation}-")
+    )
 
 
 def to_the_end(world: World, within_s: float = 400.0) -> World:
@@ -64,7 +68,11 @@ def to_the_end(world: World, within_s: float = 400.0) -> World:
 
 
 def freeze_at(
-    world: World, slot: int, wanted: Callable[[Effect], bool], for_s: float, then: Callable[[], None] = lambda: None
+    world: World,
+    slot: int,
+    wanted: Callable[[Effect], bool],
+    for_s: float,
+    then: Callable[[], None] = lambda: None,
 ) -> Callable[[], bool]:
     """Freeze an agent right before its first effect of this kind; returns whether that has happened."""
     frozen: list[float] = []
@@ -87,7 +95,7 @@ def commits(tag: str) -> Callable[[Effect], bool]:
 
 
 @RULE
-def test_h1_a_member_that_stops_slowly_is_waited_for(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_h1_a_member_that_stops_slowly_is_waited_for(*, rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A's rank exits and A reports; B, alive and registered, still kills its ranks when the last call is over.
 
     Without the rule A and a spare get the next world while B's ranks live.
@@ -95,7 +103,7 @@ def test_h1_a_member_that_stops_slowly_is_waited_for(rule: bool, monkeypatch: py
     world = running(Setup(agents=3, grace_s=8.0, work_s=60.0), seed=1)
     world.slow_kills = True
     if not rule:
-        monkeypatch.setattr(coordinator, "is_present", lambda seat, nodes: False)
+        monkeypatch.setattr(coordinator, "is_present", lambda *_: False)
         monkeypatch.setattr(seal, "unclear", lambda *_: None)
         monkeypatch.setattr(seal, "_will_join", lambda *_: False)
     fail_group_rank(world, 0)
@@ -131,14 +139,16 @@ def test_h2_agents_that_all_registered_anew_lead_again() -> None:
 
 @RULE
 def test_h2_a_newcomer_does_not_lead_a_cut_off_world_to_its_double(
-    rule: bool, monkeypatch: pytest.MonkeyPatch
+    *, rule: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """(split) All members are cut off, their ranks run past T; a newcomer leads and was never asked by them.
 
     It must wait as long as ranks may run past T. Without the rule it seals at once with a second newcomer.
     """
     if not rule:
-        monkeypatch.setattr(Coordinator, "_judge", lambda *_: fencing.Judge(recorded=True, older_than_seal=True))
+        monkeypatch.setattr(
+            Coordinator, "_judge", lambda *_: fencing.Judge(recorded=True, older_than_seal=True)
+        )
     setup = Setup(agents=4, late_s=(0.0, 0.1, 9.0, 9.0), work_s=60.0, past_deadline_s=SPEC.outage_limit_s)
     world = running(setup, seed=2)
     for slot in (0, 1):
@@ -153,14 +163,14 @@ def test_h2_a_newcomer_does_not_lead_a_cut_off_world_to_its_double(
 
 @RULE
 def test_h3_a_requeue_waits_until_the_old_attempt_is_surely_dead(
-    rule: bool, monkeypatch: pytest.MonkeyPatch
+    *, rule: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All are cut from the store and run past T; another launch sees no node and moves `current`.
 
     Without the long wait two attempts train at once.
     """
     if not rule:
-        monkeypatch.setattr(entry, "takeover_wait_s", lambda spec: 0.0)
+        monkeypatch.setattr(entry, "takeover_wait_s", lambda *_: 0.0)
     setup = Setup(agents=3, late_s=(0.0, 0.1, 1e6), work_s=60.0, past_deadline_s=SPEC.outage_limit_s)
     world = running(setup.with_spec(min_nodes=1), seed=3)
     for slot in (0, 1):
@@ -176,7 +186,7 @@ def test_h3_a_requeue_waits_until_the_old_attempt_is_surely_dead(
 
 @RULE
 def test_h4_no_agent_registers_in_an_attempt_that_was_replaced(
-    rule: bool, monkeypatch: pytest.MonkeyPatch
+    *, rule: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Old A gets a lease and is about to register in the moment in which another launch moves `current`."""
     if not rule:
@@ -204,7 +214,7 @@ def test_h4_no_agent_registers_in_an_attempt_that_was_replaced(
 
 
 @RULE
-def test_h5_an_outcome_waits_until_nothing_runs(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_h5_an_outcome_waits_until_nothing_runs(*, rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault with no restarts left while B's agent is frozen: B's ranks live until T, and so long nobody
     may think that the job is over."""
     world = running(Setup(agents=2, work_s=60.0).with_spec(max_restarts=0), seed=5)
@@ -216,7 +226,7 @@ def test_h5_an_outcome_waits_until_nothing_runs(rule: bool, monkeypatch: pytest.
     world.end_rank(led, "exit")
     assert world.run_until(lambda: KEYS.interrupt(0) in world.store.keys, 5)
     if not rule:
-        monkeypatch.setattr(coordinator, "is_present", lambda seat, nodes: False)
+        monkeypatch.setattr(coordinator, "is_present", lambda *_: False)
         monkeypatch.setattr(coordinator, "unclear", lambda *_: None)
     if rule:
         to_the_end(world)
@@ -227,13 +237,11 @@ def test_h5_an_outcome_waits_until_nothing_runs(rule: bool, monkeypatch: pytest.
 
 
 @RULE
-def test_h5_success_is_compared_with_no_interrupt(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_h5_success_is_compared_with_no_interrupt(*, rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The coordinator is about to write success when the round is interrupted."""
     if not rule:
-        txn = Coordinator._txn
-        monkeypatch.setattr(
-            Coordinator, "_txn", lambda self, office, *then, when=(): txn(self, office, *then, when=())
-        )
+        txn = Office._txn
+        monkeypatch.setattr(Office, "_txn", lambda self, *_, then: txn(self, then=then))
     world = running(Setup(), seed=6)
     interrupt = Interrupt("n0", FaultKind.NODE_LOST, "n0", "by hand", "")
     write = Put(KEYS.interrupt(0), encode(interrupt))
@@ -266,7 +274,7 @@ def test_h6_a_node_id_taken_over_is_lost_for_its_old_holder() -> None:
 
 
 @RULE
-def test_h7_nothing_starts_at_or_after_t(rule: bool) -> None:
+def test_h7_nothing_starts_at_or_after_t(*, rule: bool) -> None:
     """A reads its assignment and freezes before it starts anything; the others seal the next round, A wakes.
 
     The keeper starts nothing at or after T. Without, A's ranks of the old round meet those of the new one.
@@ -300,7 +308,7 @@ def test_h7_a_start_is_for_one_keeper_only() -> None:
 
 
 @RULE
-def test_h8_an_assignment_is_for_one_incarnation(rule: bool) -> None:
+def test_h8_an_assignment_is_for_one_incarnation(*, rule: bool) -> None:
     """A is cut off and its ranks run past T; A2 with the same node id registers and finds A's assignment.
 
     The coordinator's watches lag, so that the round is not interrupted yet.
@@ -338,7 +346,7 @@ def _named(life: Life, incarnation: str) -> Life:
 
 
 @RULE
-def test_h9_a_pid_that_another_container_cannot_see_is_no_dead_process(rule: bool) -> None:
+def test_h9_a_pid_that_another_container_cannot_see_is_no_dead_process(*, rule: bool) -> None:
     """Two containers of one host use the same node id. A's pid means nothing in B's namespace."""
     setup = Setup(agents=2, node_ids=("a", "a"), host_of=(0, 0), late_s=(0.0, 1e6), work_s=30.0)
     world = running(setup.with_spec(min_nodes=1, max_nodes=1), seed=11)
@@ -360,7 +368,7 @@ def test_h9_a_pid_that_another_container_cannot_see_is_no_dead_process(rule: boo
 
 @RULE
 def test_h9_a_dead_agent_is_swept_before_its_lease_is_revoked(
-    rule: bool, monkeypatch: pytest.MonkeyPatch
+    *, rule: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Agent and keeper are gone, their ranks still die: a successor sweeps first, then revokes."""
     if not rule:
@@ -390,10 +398,10 @@ def test_h9_a_dead_agent_is_swept_before_its_lease_is_revoked(
 
 
 @RULE
-def test_h10_what_was_taken_for_absent_is_compared(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_h10_what_was_taken_for_absent_is_compared(*, rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A is gone and its coordinator about to seal without it, when A registers again."""
     if not rule:
-        decide = coordinator.seal
+        decide = seal.seal
         monkeypatch.setattr(coordinator, "seal", lambda *given: _none_absent(decide(*given)))
     setup = Setup(agents=3, late_s=(0.0, 0.1, 0.2), work_s=30.0).with_spec(min_nodes=2, max_nodes=3)
     world = running(setup, seed=13)
@@ -405,7 +413,7 @@ def test_h10_what_was_taken_for_absent_is_compared(rule: bool, monkeypatch: pyte
     assert world.run_until(frozen, 60)
     assert world.run_until(lambda: (0, 1) in world.checks.sealed, 60)
     sealed = world.checks.sealed[0, 1]
-    present = {one.incarnation for one in (*sealed.seats, *sealed.spares)}
+    present = {one.incarnation for one in sealed.recorded}
     assert (world.agents[victim].incarnation in present) is rule
     to_the_end(world)
 
@@ -415,7 +423,7 @@ def _none_absent(result: seal.Wait | seal.Sealed) -> seal.Wait | seal.Sealed:
 
 
 @RULE
-def test_h11_a_late_answer_is_not_credited_to_the_next_renewal(rule: bool) -> None:
+def test_h11_a_late_answer_is_not_credited_to_the_next_renewal(*, rule: bool) -> None:
     """The answer to renewal 1 comes after its time-out; renewal 2 is lost. T must count from renewal 1."""
     broken = 0
     for seed in range(12):
@@ -453,6 +461,14 @@ def test_h14_a_late_agent_of_a_finished_launch_adopts_its_outcome() -> None:
     assert world.run_until(lambda: 2 in world.agents and world.over(), 100)
     assert world.checks.current_attempt() == 0
     assert world.agents[2].exit_code == 0
+
+
+def test_h14_agents_that_never_see_the_store_again_exit() -> None:
+    """The store ends for good, as an embedded one does with its agent: nobody may wait for ever."""
+    world = running(Setup(agents=3, work_s=60.0), seed=19)
+    world.outage(1e6)
+    assert world.run_until(world.over, SPEC.lease_ttl_s + SPEC.outage_limit_s + 40.0)
+    assert [agent.exit_code for agent in world.everyone] == [75, 75, 75]
 
 
 def test_h14_another_launch_after_the_end_is_a_new_attempt() -> None:
@@ -529,3 +545,34 @@ def test_a_process_whose_lease_lapsed_at_the_end_adopts_the_outcome() -> None:
         to_the_end(world)
         assert world.checks.current_attempt() == 0
         assert [agent.exit_code for agent in world.everyone] == [0, 0]
+
+
+def test_a_process_that_is_left_alone_goes_on_with_its_own_attempt() -> None:
+    """All leases lapse; no launch id tells that those who come back belong to the attempt without a verdict.
+
+    They register in it again, instead of waiting until it may be succeeded by another one.
+    """
+    for seed in range(4):
+        world = play(Setup(launch_id=None), seed, [Fault(8.0, "cut", slot, 25.0) for slot in (0, 1)])
+        assert world.checks.current_attempt() == 0
+        assert world.checks.outcomes[0].success
+
+
+def test_the_move_to_another_attempt_is_compared_with_what_its_mover_sees_late() -> None:
+    """Another launch has waited long enough, and its watches lag. A comes back, seals a first world and starts.
+
+    The mover does not see that yet: the move itself compares that the attempt has no node. (No world was sealed
+    before A was cut off, else A would have to wait as long as the mover.)
+    """
+    setup = Setup(agents=2, late_s=(0.0, 1e6), work_s=60.0).with_spec(min_nodes=1)
+    world = World(setup, seed=18)
+    assert world.run_until(lambda: KEYS.node("n0") in world.store.keys, 5)
+    world.launch(1, "other.0")
+    wait_s = fencing.takeover_wait_s(setup.spec)
+    world.cut(0, 6.5 + wait_s - 6.0)
+    assert world.run_until(lambda: KEYS.node("n0") not in world.store.keys, 10)
+    world.run(1.0)
+    world.lag_watches(1, 12.0, 60.0)
+    world.run(20.0)
+    assert world.checks.current_attempt() == 0
+    assert any(rank.alive for rank in world.checks.ranks)

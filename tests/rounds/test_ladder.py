@@ -44,7 +44,7 @@ def test_restarts_are_counted_and_end():
         ledger = verdict.ledger
         reasons.append(verdict.reason)
 
-    assert reasons == [f"restart {n} of 3 (--max-restarts)" for n in (1, 2, 3)]
+    assert reasons == [f"restart {n} of --max-restarts 3" for n in (1, 2, 3)]
     assert (verdict.level, verdict.exit_code) == (Level.STOP, 1)
     assert verdict.reason == "all 3 restarts of --max-restarts are spent"
     assert verdict.hint

@@ -8,13 +8,22 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nvrx_async.etcd.wire import grpc, messages, stubs
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
 READY_S = 20.0
+
+DEFAULT_TIMES = ("--heartbeat-interval=100", "--election-timeout=1000")
+_SHORT_TIMES = ("--heartbeat-interval=20", "--election-timeout=200")
+"""A member that starts on its old data waits for an election time-out; one alone cannot lose an election."""
+
+_CLUSTER_TIMES = ("--heartbeat-interval=50", "--election-timeout=500")
 
 
 def free_ports(count: int) -> list[int]:
@@ -33,7 +42,7 @@ class EtcdProcess:
     ) -> None:
         self.folder = folder
         self.name = name
-        self.flags = list(flags)
+        self.flags = [*_SHORT_TIMES, *flags]
         self.port, self.peer_port = free_ports(2)
         self.scheme = "https" if secure else "http"
         self.cluster = f"{name}=http://127.0.0.1:{self.peer_port}"
@@ -97,6 +106,12 @@ class EtcdProcess:
         self.kill()
         self.start()
 
+    def make_whole(self) -> None:
+        if self.popen is None:
+            self.start()
+        else:
+            self.thaw()
+
     def wipe(self) -> None:
         shutil.rmtree(self.data_dir)
 
@@ -126,7 +141,7 @@ def etcd_process(*, flags: Sequence[str] = ()) -> Iterator[EtcdProcess]:
 @contextmanager
 def etcd_cluster(size: int = 3) -> Iterator[list[EtcdProcess]]:
     with etcd_folder() as folder:
-        members = [EtcdProcess(folder, name=f"m{number}") for number in range(size)]
+        members = [EtcdProcess(folder, name=f"m{number}", flags=_CLUSTER_TIMES) for number in range(size)]
         cluster = ",".join(member.cluster for member in members)
         try:
             for member in members:

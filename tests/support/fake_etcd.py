@@ -27,7 +27,7 @@ async def _revoke(request: Any, context: Any) -> Any:
 
 
 class FakeEtcd:
-    """`keep_alive`, `txn`, `watch`: what to do with these calls. On a free port, for the length of the block."""
+    """On a free port, for the length of the block. `keep_alive`, `txn`, `watch` serve these calls."""
 
     def __init__(
         self,

@@ -28,9 +28,12 @@ SHARED_MEMORY = Path("/dev/shm")
 
 @dataclass(frozen=True)
 class Resources:
-    """What exists at a moment. Processes by pid and start (clock ticks), descriptors by number and target."""
+    """What exists at a moment. Processes by pid, start (clock ticks) and command, descriptors by number and target.
 
-    processes: frozenset[tuple[int, int]]
+    A server of a wider fixture may be killed and started anew by a test: the same command is the same server.
+    """
+
+    processes: frozenset[tuple[int, int, bytes]]
     descriptors: frozenset[tuple[int, str]]
     threads: frozenset[threading.Thread]
     shared_memory: frozenset[str]
@@ -45,11 +48,14 @@ class Resources:
 
     def __sub__(self, other: Resources) -> Resources:
         return Resources(
-            self.processes - other.processes,
+            frozenset(one for one in self.processes - other.processes if not other._runs(one[2])),
             self.descriptors - other.descriptors,
             self.threads - other.threads,
             self.shared_memory - other.shared_memory,
         )
+
+    def _runs(self, command: bytes) -> bool:
+        return command != b"" and any(command == running for _, _, running in self.processes)
 
     def __bool__(self) -> bool:
         return bool(self.processes or self.descriptors or self.threads or self.shared_memory)
@@ -78,7 +84,7 @@ def left_over(mark: str, allowed: Resources) -> list[str]:
 
 
 def _described(left: Resources) -> Iterator[str]:
-    yield from (f"process {pid}: {_command(pid)}" for pid, _ in left.processes)
+    yield from (f"process {pid}: {_command(pid)}" for pid, _, _ in left.processes)
     yield from (f"descriptor {number}: {target}" for number, target in left.descriptors)
     yield from (f"thread {thread.name}" for thread in left.threads)
     yield from (f"/dev/shm/{name}" for name in left.shared_memory if not _is_someone_elses(name))
@@ -107,16 +113,17 @@ def without_leftover_tasks(function: TestFunction) -> TestFunction:
 # Processes
 
 
-def _processes(mark: str) -> Iterator[tuple[int, int]]:
+def _processes(mark: str) -> Iterator[tuple[int, int, bytes]]:
     needle, me = f"{MARK}={mark}".encode(), os.getpid()
     for pid in _all_processes():
         try:
             parent, started = _stat(pid)
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
             environment = b"" if parent == me else Path(f"/proc/{pid}/environ").read_bytes()
         except OSError:  # it ended meanwhile, or is another user's
             continue
         if parent == me or needle in environment.split(b"\0"):
-            yield pid, started
+            yield pid, started, command
 
 
 def _all_processes() -> list[int]:

@@ -6,8 +6,14 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from nvrx_async.etcd.types import Listing, Scope, Txn, TxnResult
-from nvrx_async.job.records import FaultKind, Node
+from rounds.sim.host import Host, Process
+from rounds.sim.keeper import Group, Keeper, Rank, unstarted
+from rounds.sim.network import Link, Watch
+from rounds.sim.store import Change
+from rounds.sim.timeline import Timer
+
+from nvrx_async.etcd.types import Listing, Put, Scope, Txn, TxnResult
+from nvrx_async.job.records import FaultKind
 from nvrx_async.rounds.effects import (
     Campaign,
     Commit,
@@ -39,17 +45,15 @@ from nvrx_async.rounds.events import (
     Tick,
 )
 from nvrx_async.rounds.mirror import Mirror
-from rounds.sim.host import Host, Process
-from rounds.sim.keeper import Group, Keeper, Rank, unstarted
-from rounds.sim.network import Link, Watch
-from rounds.sim.store import Change
-from rounds.sim.timeline import Timer
 
 if TYPE_CHECKING:
     from rounds.sim.world import World
 
 MARGIN_S = 0.3
 KEEPER_STARTS_S = 0.05
+REQUEUE = 75
+RETURN_LIMIT_S = 25.0
+"""How long beyond the outage limit an agent without a lease waits for the store, ranks stopped."""
 BUSY_TURNS = 400
 """So many turns within one second mean that a machine asks for itself without end."""
 
@@ -205,6 +209,7 @@ class Life:
         self._sent_s = 0.0
         self._acknowledged_s = 0.0
         self._lost = False
+        self._limit_s = self.clock_s() + self.world.setup.spec.outage_limit_s + RETURN_LIMIT_S
         self._grant()
 
     def clock_s(self) -> float:
@@ -230,6 +235,9 @@ class Life:
         sent_s = self.clock_s()
 
         def granted(lease: int | None) -> None:
+            if lease is None and sent_s >= self._limit_s:
+                self.agent.exit(REQUEUE, "the store did not answer")
+                return
             if lease is None:
                 self.agent.after(0.5, lambda: None if self.over else self._grant())
                 return
@@ -262,7 +270,7 @@ class Life:
             return
         sent_s = self.clock_s()
 
-        def answered(alive: bool | None) -> None:
+        def answered(alive: bool | None) -> None:  # noqa: FBT001 - a callback
             if self.over:
                 return
             if alive is False:
@@ -272,7 +280,7 @@ class Life:
                 self._renewed(sent_s)
             self._schedule_renewal() if alive else self.agent.after(0.15, self._renew)
 
-        def late(alive: bool) -> None:
+        def late(alive: bool) -> None:  # noqa: FBT001 - a callback
             if alive and self.world.setup.credits_late_answers and not self.over:
                 self._renewed(self._sent_s)
 
@@ -419,7 +427,9 @@ class Life:
     # --- effects -------------------------------------------------------------------------------------
 
     def _execute(self, machine: Machine, effect: Effect) -> None:
-        self.world.tell(self.agent, f"{_short(effect)}   [{self.why}]" if not isinstance(effect, Notify) else "")
+        self.world.tell(
+            self.agent, f"{_short(effect)}   [{self.why}]" if not isinstance(effect, Notify) else ""
+        )
         match effect:
             case Commit():
                 self._commit(_Work(machine, effect))
@@ -433,7 +443,7 @@ class Life:
             case Campaign():
                 self._campaign(effect)
             case ProveDead(node=node):
-                self._prove(node, machine)
+                self.world.prove_dead(self, node, self.enqueue)
             case Revoke(lease=lease):
                 self.link.request(lambda: self.world.store.revoke(lease), lambda _: None)
             case Finish():
@@ -457,8 +467,8 @@ class Life:
         self.enqueue(KeeperLost(keeper.generation))
         for number, start in self._started.items():
             if start.generation == keeper.generation and number not in keeper.groups:
-                ends = unstarted(start.assignment, FaultKind.KEEPER_LOST)
-                self.agent.after(0.002, lambda number=number, ends=ends: self.enqueue(RanksGone(number, ends)))  # type: ignore[misc]
+                gone = RanksGone(number, unstarted(start.assignment, FaultKind.KEEPER_LOST))
+                self.agent.tell_life(gone)
 
     def _to_keeper(self, number: int, order: Callable[[Keeper], None]) -> None:
         keeper = self.agent.keeper
@@ -542,9 +552,6 @@ class Life:
 
         self.link.read(scope, listed)
 
-    def _prove(self, node: Node, machine: Machine) -> None:
-        self.world.prove_dead(self, node, lambda event: self.enqueue(event))
-
     def _finish(self, effect: Finish) -> None:
         lease = self.lease
         self.world.checks.finishing(self, effect)
@@ -571,7 +578,8 @@ class Life:
 def _short(effect: Effect) -> str:
     match effect:
         case Commit(tag=tag, txns=txns):
-            keys = [getattr(op, "key", None) or f"-{op.scope.key}" for txn in txns for op in txn.then]
+            operations = [operation for txn in txns for operation in txn.then]
+            keys = [one.key if isinstance(one, Put) else f"-{one.scope.key}" for one in operations]
             return f"Commit {tag}: {', '.join(key.split('/', 4)[-1] for key in keys)}"
         case StartRanks(assignment=assignment):
             return f"StartRanks round {assignment.round} group rank {assignment.seat.group_rank}"

@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rounds.sim.keeper import Rank
+from rounds.sim.store import Change
+
 from nvrx_async.etcd.types import Deleted, KeyValue, Scope
 from nvrx_async.job.codec import decode
 from nvrx_async.job.keys import AttemptKeys, current, job_scope
@@ -25,8 +28,6 @@ from nvrx_async.job.records import (
     WorldShard,
 )
 from nvrx_async.rounds.effects import Finish
-from rounds.sim.keeper import Rank
-from rounds.sim.store import Change
 
 if TYPE_CHECKING:
     from rounds.sim.agent import Agent, Life
@@ -41,7 +42,7 @@ SEEN_BY_ALL_S = 3.0
 """A report this much older than the verdict cannot have been missed by whoever wrote it."""
 
 
-class Violation(AssertionError):
+class Violation(AssertionError):  # noqa: N818 - what a check found, not an error of the model
     """The machines broke a rule; the message ends with what happened before."""
 
 
@@ -58,6 +59,11 @@ class SealedRound:
     ended_s: float | None = None
     reports: dict[str, tuple[float, Fault]] = field(default_factory=dict)
 
+    @property
+    def recorded(self) -> list[Seat | Spare]:
+        """Members and spares."""
+        return [*self.seats, *self.spares]
+
 
 class Checks:
     """Violations are raised where they happen, so that the story ends there."""
@@ -71,7 +77,6 @@ class Checks:
         self.ends: dict[tuple[int, int], End] = {}
         self.rounds: dict[int, Round] = {}
         self.incarnations: dict[str, int] = {}
-        self._attempts: dict[tuple[str, int], int] = {}
         self.exits: list[tuple[Agent, str]] = []
 
     def fail(self, what: str) -> None:
@@ -117,11 +122,18 @@ class Checks:
             self.incarnations[node.incarnation] = attempt
             wish = node.node_id if self._world.agents_named(node.node_id) else node.node_id.rpartition("-")[0]
             if wish != node.node_id and len(self._world.agents_named(wish)) < 2:
-                self.fail(f"{node.incarnation} gave way to an earlier life of its own: it took the id {node.node_id}")
-            process = (node.host, node.process.pid)
-            if self._attempts.setdefault(process, attempt) != attempt:
-                before = self._attempts[process]
-                self.fail(f"{node.incarnation} was in attempt {before}, now its process is in attempt {attempt}")
+                self.fail(
+                    f"{node.incarnation} gave way to an earlier life of its own: it took the id {node.node_id}"
+                )
+            for agent in self._world.everyone:
+                knew = (agent.host.name, agent.pid) == (
+                    node.host,
+                    node.process.pid,
+                ) and agent.attempt is not None
+                if knew and agent.attempt != attempt:
+                    self.fail(
+                        f"the process of {node.incarnation} was in attempt {agent.attempt}, not {attempt}"
+                    )
         elif kind == "outcome":
             self._outcome(attempt, change)
         elif kind == "round":
@@ -164,7 +176,9 @@ class Checks:
         self._well_formed(sealed, new)
         self._sticky(sealed)
         self.sealed[attempt, new.number] = sealed
-        self._world.tell(None, f"round {new.number} runs: {[f'{s.incarnation}={s.group_rank}' for s in seats]}")
+        self._world.tell(
+            None, f"round {new.number} runs: {[f'{s.incarnation}={s.group_rank}' for s in seats]}"
+        )
 
     def _well_formed(self, sealed: SealedRound, new: Round) -> None:
         spec = self._world.setup.spec
@@ -193,8 +207,11 @@ class Checks:
             self.fail(f"`round` tells of {new.nodes} nodes and {new.world_size} ranks, the world has {seats}")
 
     def _sticky(self, sealed: SealedRound) -> None:
-        before = [one for (attempt, number), one in self.sealed.items()
-                  if attempt == sealed.attempt and number < sealed.number]
+        before = [
+            one
+            for (attempt, number), one in self.sealed.items()
+            if attempt == sealed.attempt and number < sealed.number
+        ]
         if not before:
             return
         old = {seat.incarnation: seat.group_rank for seat in max(before, key=lambda one: one.number).seats}
@@ -225,8 +242,15 @@ class Checks:
             lost = [end for end in before[1].ends if end not in report.ends]
             if lost:
                 self.fail(f"the report of {node_id} lost {lost}")
-        alive = [rank for rank in self.ranks if rank.alive and not rank.stuck and rank.node_id == node_id
-                 and rank.incarnation == report.incarnation and rank.assignment.round == sealed.number]
+        alive = [
+            rank
+            for rank in self.ranks
+            if rank.alive
+            and not rank.stuck
+            and rank.node_id == node_id
+            and rank.incarnation == report.incarnation
+            and rank.assignment.round == sealed.number
+        ]
         if alive:
             self.fail(f"{node_id} reported on round {sealed.number} while {self._names(alive)} live")
         sealed.reports[node_id] = (self._world.timeline.now_s, report)
@@ -266,13 +290,20 @@ class Checks:
             self._succeeded(attempt)
 
     def _succeeded(self, attempt: int) -> None:
-        last = max((one for one in self.sealed.values() if one.attempt == attempt), key=lambda one: one.number)
-        started = [rank for rank in self.ranks
-                   if self.attempt_of[id(rank)] == attempt and rank.assignment.round == last.number]
+        last = max(
+            (one for one in self.sealed.values() if one.attempt == attempt), key=lambda one: one.number
+        )
+        started = [
+            rank
+            for rank in self.ranks
+            if self.attempt_of[id(rank)] == attempt and rank.assignment.round == last.number
+        ]
         size = sum(seat.slots for seat in last.seats)
         finished = [rank for rank in started if rank.end is not None and rank.end.exit_code == 0]
         if len({rank.number for rank in finished}) != size:
-            self.fail(f"success, and only {len(finished)} of {size} ranks of round {last.number} exited with 0")
+            self.fail(
+                f"success, and only {len(finished)} of {size} ranks of round {last.number} exited with 0"
+            )
 
     # --- ranks ---------------------------------------------------------------------------------------
 
@@ -336,7 +367,7 @@ class Checks:
 
     def _all_reported(self) -> None:
         """Every fault a rank had by itself is told, unless its agent did not live to tell it."""
-        ended = {number for number in self.ends}
+        ended = set(self.ends)
         for rank in self.ranks:
             end = rank.end
             if end is None or end.kind in (None, FaultKind.CONNECTION_LOST) or end.by is EndedBy.US:
@@ -350,7 +381,7 @@ class Checks:
                 seat.incarnation == rank.incarnation
                 for (attempt, number), later in self.sealed.items()
                 if attempt == at[0] and number > at[1]
-                for seat in (*later.seats, *later.spares)
+                for seat in later.recorded
             )
             if survived and not told:
                 self.fail(f"the fault of {self._names([rank])} was never reported, and its agent lived on")

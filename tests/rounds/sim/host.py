@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rounds.sim.timeline import Call, Timeline, Timer
@@ -12,7 +11,8 @@ from rounds.sim.timeline import Call, Timeline, Timer
 class Host:
     """One machine (or container): its own clock, its own process table.
 
-    `rate` is the drift of its clock; `flaky` delays and loses what it sends. Containers of one machine share `boot_id`, not `pid_namespace`.
+    `rate` is the drift of its clock; `flaky` delays and loses what it sends. Containers of one machine share
+    `boot_id`, not `pid_namespace`.
     """
 
     name: str
@@ -111,6 +111,3 @@ class Process:
             self._backlog.append(call)
         else:
             call()
-
-
-Sleep = Callable[[float, Call], Timer]

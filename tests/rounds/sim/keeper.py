@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from nvrx_async.job.records import Assignment, EndedBy, FaultKind, PythonError, RankEnd
-from nvrx_async.rounds.events import Event, RankEnded, RanksGone
 from rounds.sim.host import Host, Process
 from rounds.sim.timeline import Timer
+
+from nvrx_async.job.records import Assignment, EndedBy, FaultKind, PythonError, RankEnd
+from nvrx_async.rounds.events import Event, RankEnded, RanksGone
 
 UNKILLABLE_S = 10.0
 FOREVER_S = 1e9
@@ -110,7 +111,10 @@ class Group:
 
 
 class Keeper(Process):
-    """Starts, fences and kills ranks. `past_deadline_s` makes it break its own rule. `tell` brings an event to its agent, `began` tells the model of a rank."""
+    """Starts, fences and kills ranks. `past_deadline_s` makes it break its own rule.
+
+    `tell` brings an event to its agent, `began` tells the model of a rank.
+    """
 
     def __init__(
         self,

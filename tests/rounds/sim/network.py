@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from nvrx_async.etcd.types import Listing, Scope, Txn, TxnResult
 from rounds.sim.host import Process
 from rounds.sim.store import Change, Store
 from rounds.sim.timeline import Timeline
+
+from nvrx_async.etcd.types import Listing, Scope, Txn, TxnResult
 
 R = TypeVar("R")
 
@@ -21,7 +22,10 @@ LATE_S = 3.0
 
 
 class Link:
-    """One life's connection to the store; `lag_s` delays its watches. After `close` no answer comes, requests on their way still take effect."""
+    """One life's connection to the store; `lag_s` delays its watches.
+
+    After `close` no answer comes; requests on their way still take effect.
+    """
 
     def __init__(self, store: Store, process: Process) -> None:
         self._store = store

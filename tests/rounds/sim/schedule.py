@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nvrx_async.rounds.events import LeaveRequested
 from rounds.sim.agent import Life
 from rounds.sim.world import Setup, World
+
+from nvrx_async.rounds.events import LeaveRequested
 
 RECOVERY_S = 30.0
 """Longest time for which a schedule keeps an agent, a host or the store away after its last fault."""
@@ -55,7 +56,7 @@ def apply(world: World, fault: Fault) -> None:
         "crash": lambda: _crash(world, slot, arg),
         "crash_before": lambda: world.fail_points.update({(slot, int(arg)): ("crash", 1.0 + arg % 7)}),
         "freeze_before": lambda: world.fail_points.update({(slot, int(arg)): ("freeze", 3.0 + arg % 17)}),
-        "crash_keeper": lambda: world.agents[slot].crash_keeper(),
+        "crash_keeper": world.agents[slot].crash_keeper,
         "freeze": lambda: world.freeze(slot, arg),
         "cut": lambda: world.cut(slot, arg),
         "lose_answers": lambda: world.lose_answers(slot, arg),

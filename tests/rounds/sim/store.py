@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from rounds.sim.timeline import Timeline
+
 from nvrx_async.etcd.types import (
     MAX_TXN_OPERATIONS,
     Compare,
@@ -21,7 +23,6 @@ from nvrx_async.etcd.types import (
     Txn,
     TxnResult,
 )
-from rounds.sim.timeline import Timeline
 
 Change = KeyValue | Deleted
 
@@ -81,7 +82,9 @@ class Store:
         deletes = [operation for operation in txn.then if isinstance(operation, Delete)]
         assert len({put.key for put in puts}) == len(puts), f"etcd refuses a key written twice: {puts}"
         for delete in deletes:
-            assert not any(delete.scope.covers(put.key) for put in puts), "etcd refuses put and delete of one key"
+            assert not any(delete.scope.covers(put.key) for put in puts), (
+                "etcd refuses put and delete of one key"
+            )
         if not all(self._holds(compare) for compare in txn.when):
             return TxnResult(succeeded=False, revision=self.revision)
         if any(put.lease and put.lease not in self.leases for put in puts):

@@ -6,18 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from nvrx_async.job.records import Assignment, EndedBy, FaultKind, JobSpec, Node, Process, PythonError
-from nvrx_async.rounds.coordinator import Coordinator
-from nvrx_async.rounds.effects import Effect, Machine, Notice, Registered
-from nvrx_async.rounds.events import Event, Proof, Proven
-from nvrx_async.rounds.identity import Identity
-from nvrx_async.rounds.member import Member
 from rounds.sim.agent import Agent, Life
 from rounds.sim.checks import RUN_ID, Checks
 from rounds.sim.host import Host
 from rounds.sim.keeper import Rank
 from rounds.sim.store import Store
 from rounds.sim.timeline import Timeline
+
+from nvrx_async.job.records import Assignment, EndedBy, FaultKind, JobSpec, Node, Process, PythonError
+from nvrx_async.rounds.coordinator import Coordinator
+from nvrx_async.rounds.effects import Effect, Machine, Notice, Registered
+from nvrx_async.rounds.events import Event, Proof, Proven
+from nvrx_async.rounds.identity import Identity
+from nvrx_async.rounds.member import Member
 
 RENDEZVOUS_S = 15.0
 """Ranks that wait so long for the others of their world give up."""
@@ -52,7 +53,10 @@ def real_machines(life: Life) -> tuple[Machine, ...]:
         launch_id=agent.launch_id,
         attempt=agent.attempt,
     )
-    return (Member(me, agent.world.setup.spec, life.mirror), Coordinator(me, agent.world.setup.spec, life.mirror))
+    return (
+        Member(me, agent.world.setup.spec, life.mirror),
+        Coordinator(me, agent.world.setup.spec, life.mirror),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +129,8 @@ class Training:
         for rank in self._ranks:
             delay_s = self._world.timeline.random.uniform(0.0, 1.0)
             self._world.timeline.after(
-                delay_s, lambda rank=rank: rank.host.run(lambda: rank.finish(None, exit_code=0))  # type: ignore[misc]
+                delay_s,
+                lambda rank=rank: rank.host.run(lambda: rank.finish(None, exit_code=0)),  # type: ignore[misc]
             )
 
     def _lose_connection(self, rank: Rank) -> None:
@@ -200,7 +205,9 @@ class World:
         """Whether every agent has exited and nothing runs any more."""
         if not self.agents:
             return False
-        return all(not agent.alive for agent in self.everyone) and not any(rank.alive for rank in self.checks.ranks)
+        return all(not agent.alive for agent in self.everyone) and not any(
+            rank.alive for rank in self.checks.ranks
+        )
 
     @property
     def everyone(self) -> list[Agent]:

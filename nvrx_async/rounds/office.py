@@ -1,0 +1,152 @@
+"""All that a coordinator writes, and what each write compares.
+
+Every transaction compares the candidacy, the attempt and the round it was decided on, so that a deposed
+coordinator's does nothing; one that rests on a node's absence also compares that its key still is as seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from nvrx_async.etcd.types import Compare, CreatedAt, Delete, ModifiedAt, Operation, Put, Scope, Txn
+from nvrx_async.job.codec import encode
+from nvrx_async.job.keys import AttemptKeys, current
+from nvrx_async.job.records import (
+    SEATS_PER_SHARD,
+    Assignment,
+    End,
+    Interrupt,
+    Outcome,
+    Phase,
+    Round,
+    Seat,
+    Spare,
+    WorldShard,
+)
+from nvrx_async.rounds.mirror import Mirror
+from nvrx_async.rounds.seal import Sealed
+
+ROUNDS_KEPT = 200
+PER_TXN = 100
+"""Writes, and compares of absent nodes, in one transaction: leaves room below etcd's 128 for the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Office:
+    """The candidacy that was elected: `key`, created at `create_revision`. `mirror` tells revisions to compare."""
+
+    keys: AttemptKeys
+    key: str
+    create_revision: int
+    mirror: Mirror
+
+    def seal(self, now_round: Round, sealed: Sealed, token: str, utc: str) -> tuple[Txn, ...]:
+        """Assignments and world under their token, and in the last step the round that runs with it."""
+        keys, number = self.keys, now_round.number
+        running = replace(
+            now_round,
+            phase=Phase.RUNNING,
+            running_utc=utc,
+            token=token,
+            world_size=_world_size(sealed.seats),
+            nodes=len(sealed.seats),
+        )
+        puts = [
+            Put(keys.assignment(number, token, seat.node_id), encode(_assignment(number, seat, sealed)))
+            for seat in sealed.seats
+        ]
+        puts += [Put(keys.world(number, token, shard.shard), encode(shard)) for shard in _shards(sealed)]
+        return self._in_steps(puts, sealed.absent, (Put(keys.round, encode(running)),))
+
+    def interrupt(self, lost: str, interrupt: Interrupt, number: int) -> Txn:
+        """The round is over for the loss of this node."""
+        key = self.keys.interrupt(number)
+        return self._txn(CreatedAt(key, 0), self._as_seen(lost), then=(Put(key, encode(interrupt)),))
+
+    def next_round(self, now_round: Round, end: End, following: Round) -> Txn:
+        """The verdict on a round, and the next one opened; rounds of long ago are forgotten."""
+        keys, number = self.keys, now_round.number
+        then: list[Operation] = [Put(keys.end(number), encode(end)), Put(keys.round, encode(following))]
+        if number >= ROUNDS_KEPT:
+            then.append(Delete(keys.round_scope(number - ROUNDS_KEPT)))
+        return self._txn(then=tuple(then))
+
+    def success(self, now_round: Round, outcome: Outcome) -> Txn:
+        """All finished: nobody may have interrupted the round meanwhile."""
+        return self._txn(
+            CreatedAt(self.keys.interrupt(now_round.number), 0), then=self._outcome(now_round, outcome)
+        )
+
+    def failure(
+        self, now_round: Round, outcome: Outcome, end: End | None, absent: Sequence[str]
+    ) -> tuple[Txn, ...]:
+        """An outcome other than success, decided on these members' absence."""
+        judged = [Put(self.keys.end(now_round.number), encode(end))] if end else []
+        return self._in_steps([], absent, (*self._outcome(now_round, outcome), *judged))
+
+    def resignation(self, candidacy: str, incarnation: str, lease: int) -> Txn:
+        """Stand behind all other candidates, by a new candidacy."""
+        return Txn(
+            when=(CreatedAt(self.key, self.create_revision),),
+            then=(Delete(Scope(self.key)), Put(candidacy, encode(Spare("", incarnation)), lease)),
+        )
+
+    def _outcome(self, now_round: Round, outcome: Outcome) -> tuple[Operation, ...]:
+        ended = replace(now_round, phase=Phase.ENDED)
+        return Put(self.keys.outcome, encode(outcome)), Put(self.keys.round, encode(ended))
+
+    def _in_steps(
+        self, puts: Sequence[Put], absent: Sequence[str], last: tuple[Operation, ...]
+    ) -> tuple[Txn, ...]:
+        """As many transactions as etcd's limits ask for. Nothing counts before `last`, which the last one writes."""
+        steps = max(1, -(-max(len(puts), len(absent)) // PER_TXN))
+        txns = []
+        for step in range(steps):
+            part = slice(step * PER_TXN, (step + 1) * PER_TXN)
+            then = (*puts[part], *(last if step == steps - 1 else ()))
+            txns.append(self._txn(*(self._as_seen(node_id) for node_id in absent[part]), then=then))
+        return tuple(txns)
+
+    def _txn(self, *when: Compare, then: tuple[Operation, ...]) -> Txn:
+        guard = (
+            CreatedAt(self.key, self.create_revision),
+            self._at(current(self.keys.run_id)),
+            self._at(self.keys.round),
+        )
+        return Txn((*guard, *when), then)
+
+    def _as_seen(self, node_id: str) -> ModifiedAt:
+        return self._at(self.keys.node(node_id))
+
+    def _at(self, key: str) -> ModifiedAt:
+        return ModifiedAt(key, self.mirror.revision(key))
+
+
+def _world_size(seats: tuple[Seat, ...]) -> int:
+    return seats[-1].first_rank + seats[-1].slots
+
+
+def _assignment(number: int, seat: Seat, sealed: Sealed) -> Assignment:
+    return Assignment(
+        round=number,
+        seat=seat,
+        world_size=_world_size(sealed.seats),
+        group_world_size=len(sealed.seats),
+        master_address=sealed.master.address,
+        master_port=sealed.master.master_port,
+    )
+
+
+def _shards(sealed: Sealed) -> list[WorldShard]:
+    """The world in pieces below 1 MiB; spares stand in the first."""
+    count = -(-len(sealed.seats) // SEATS_PER_SHARD)
+    return [
+        WorldShard(
+            shard=i,
+            shards=count,
+            seats=sealed.seats[i * SEATS_PER_SHARD : (i + 1) * SEATS_PER_SHARD],
+            spares=sealed.spares if i == 0 else (),
+        )
+        for i in range(count)
+    ]

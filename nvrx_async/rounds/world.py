@@ -1,0 +1,69 @@
+"""The last sealed world, and what its members have said, as the mirror holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nvrx_async.etcd.types import Scope
+from nvrx_async.job.keys import AttemptKeys
+from nvrx_async.job.records import Done, Fault, Node, Phase, Round, Seat, Spare, WorldShard
+from nvrx_async.rounds.fencing import is_present
+from nvrx_async.rounds.mirror import Mirror
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Who was named in the last seal. `sealed_at` is the revision of its first shard, 0 without a world."""
+
+    seats: tuple[Seat, ...] = ()
+    spares: tuple[Spare, ...] = ()
+    sealed_at: int = 0
+
+    @property
+    def recorded(self) -> dict[str, str]:
+        """Incarnation of each agent that the world names, by node id."""
+        named: tuple[Seat | Spare, ...] = (*self.seats, *self.spares)
+        return {one.node_id: one.incarnation for one in named}
+
+    def absent(self, nodes: dict[str, Node]) -> tuple[str, ...]:
+        """Members whose registration is gone or another incarnation's."""
+        return tuple(seat.node_id for seat in self.seats if not is_present(seat, nodes))
+
+    def spoken_for(self, records: Mapping[str, Fault | Done]) -> set[str]:
+        """Members of which there is a record of the incarnation that was seated."""
+        return {
+            seat.node_id
+            for seat in self.seats
+            if (record := records.get(seat.node_id)) is not None and record.incarnation == seat.incarnation
+        }
+
+
+def last_world(mirror: Mirror, keys: AttemptKeys, now_round: Round) -> World:
+    """The world of the running round, or of the one before the forming round."""
+    running = now_round.phase is Phase.RUNNING
+    token = now_round.token if running else now_round.previous_token
+    if token is None:
+        return World()
+    scope = keys.worlds(now_round.number if running else now_round.number - 1, token)
+    shards = sorted(mirror.records(WorldShard, scope).values(), key=lambda shard: shard.shard)
+    return World(
+        seats=tuple(seat for shard in shards for seat in shard.seats),
+        spares=tuple(spare for shard in shards for spare in shard.spares),
+        sealed_at=min((held.create_revision for held in mirror.under(scope)), default=0),
+    )
+
+
+def registered_nodes(mirror: Mirror, keys: AttemptKeys) -> dict[str, Node]:
+    """All agents that hold a registration, by node id."""
+    return mirror.records(Node, keys.nodes)
+
+
+def reports(mirror: Mirror, keys: AttemptKeys, number: int) -> dict[str, Fault]:
+    """Final reports on a round, by node id."""
+    return mirror.records(Fault, Scope(keys.fault(number, ""), prefix=True))
+
+
+def finished(mirror: Mirror, keys: AttemptKeys, number: int) -> dict[str, Done]:
+    """Who finished a round well, by node id."""
+    return mirror.records(Done, Scope(keys.done(number, ""), prefix=True))
