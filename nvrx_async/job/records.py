@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+LIMITS = "limits"
+"""Key of `extra` of rounds, assignments and reports: what hang detection has learned, seconds by kind."""
+
 
 class Phase(Enum):
     """Where a round is."""
@@ -45,6 +48,7 @@ class FaultKind(Enum):
     NODE_LOST = "node_lost"
     NODE_LEFT = "node_left"
     COLLECTIVE_MISSED = "collective_missed"
+    HANG = "hang"
     TIMEOUT = "timeout"
     EARLY_EXIT = "early_exit"
     CONNECTION_LOST = "connection_lost"

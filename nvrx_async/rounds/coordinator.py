@@ -30,6 +30,7 @@ from nvrx_async.rounds.events import Committed, Deposed, Elected, Event, Now, Re
 from nvrx_async.rounds.fencing import SETTLE_S, Judge, is_present
 from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.ladder import Verdict, next_level
+from nvrx_async.rounds.limits import with_agreed_limits
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.office import Office
 from nvrx_async.rounds.root import find_root
@@ -279,6 +280,7 @@ class Coordinator:
     # What comes next ----------------------------------------------------------------------------------
 
     def _restart(self, case: _Case, end: End, verdict: Verdict) -> str:
+        told = reports(self._mirror, case.office.keys, end.number)
         following = Round(
             number=end.number + 1,
             phase=Phase.FORMING,
@@ -286,7 +288,7 @@ class Coordinator:
             previous_token=case.round.token,
             ledger=verdict.ledger,
             why=end.root.sentence,
-            extra=case.round.extra,
+            extra=with_agreed_limits(case.round.extra, told.values()),
         )
         self._commit("end", case.office.next_round(case.round, end, following))
         return f"ending round {end.number}: {end.root.sentence}; {end.reason}"

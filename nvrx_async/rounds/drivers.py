@@ -44,6 +44,9 @@ class Ranks(Protocol):
     def stop(self, number: int, *, grace: bool) -> None:
         """Stop the ranks of a round."""
 
+    def kill_hung(self, number: int) -> None:
+        """Note what the ranks of a round do, for 2 s at most, then kill them."""
+
     async def reserve_port(self, number: int) -> int:
         """Hold a port for the round's store."""
 

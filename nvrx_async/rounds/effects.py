@@ -43,6 +43,14 @@ class StopRanks:
 
 
 @dataclass(frozen=True, slots=True)
+class KillHung:
+    """A hang ended the round: note what every rank does, for 2 s at most, then SIGKILL. Then RanksGone."""
+
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ProveDead:
     """Find out whether the process behind this registration is dead, sweeping what it left: then Proven."""
 
@@ -142,7 +150,7 @@ class Finished:
 Notice: TypeAlias = Registered | Waiting | RoundRunning | RankFailed | Interrupted | Judged | Finished
 
 Effect: TypeAlias = (
-    Commit | ReservePort | StartRanks | StopRanks | ProveDead | Revoke | Campaign | Finish | Notify
+    Commit | ReservePort | StartRanks | StopRanks | KillHung | ProveDead | Revoke | Campaign | Finish | Notify
 )
 
 

@@ -21,6 +21,7 @@ from nvrx_async.rounds.effects import (
     Decision,
     Effect,
     Finish,
+    KillHung,
     Machine,
     Notice,
     Notify,
@@ -131,6 +132,8 @@ class Interpreter:
         match effect:
             case StopRanks(round=number, grace=grace):
                 self._ranks.stop(number, grace=grace)
+            case KillHung(round=number):
+                self._ranks.kill_hung(number)
             case StartRanks(assignment=assignment, generation=generation):
                 tasks.start_soon(self._ranks.start, assignment, generation)
             case Commit(tag=tag, txns=txns):

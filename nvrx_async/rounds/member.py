@@ -11,6 +11,7 @@ from nvrx_async.faults import signal_name
 from nvrx_async.job.codec import encode
 from nvrx_async.job.keys import current
 from nvrx_async.job.records import (
+    LIMITS,
     Assignment,
     Current,
     Done,
@@ -34,6 +35,7 @@ from nvrx_async.rounds.effects import (
     Finished,
     Interrupted,
     Judged,
+    KillHung,
     Notice,
     Notify,
     ProveDead,
@@ -69,6 +71,7 @@ from nvrx_async.rounds.events import (
     PortReserved,
     Proven,
     RankEnded,
+    RankHung,
     RanksGone,
     Refused,
     Renewed,
@@ -76,8 +79,7 @@ from nvrx_async.rounds.events import (
 from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.leaving import departure, last_word
 from nvrx_async.rounds.mirror import Mirror
-from nvrx_async.rounds.own import InFlight, OwnRanks, Registration
-from nvrx_async.rounds.sentences import node_fault, rank_ended
+from nvrx_async.rounds.own import InFlight, OwnFault, OwnRanks, Registration, fault_of
 
 USAGE = 2
 REQUEUE = 75
@@ -173,6 +175,8 @@ class Member:
                 self._keeper_lost(generation)
             case RankEnded(round=number, end=end):
                 self._rank_ended(number, end)
+            case RankHung(round=number) if self._ranks is not None and self._ranks.round == number:
+                self._ranks.hung = self._ranks.hung or event
             case RanksGone():
                 self._ranks_gone(event)
             case _:
@@ -210,6 +214,7 @@ class Member:
         if ranks is None or ranks.round != event.round:
             return
         ranks.ends, ranks.unkillable, ranks.gone = event.ends, event.unkillable, True
+        ranks.learned = event.learned
         self._unfit = self._unfit or bool(event.unkillable)
 
     # What to do ---------------------------------------------------------------------------------------
@@ -307,50 +312,24 @@ class Member:
             return "reading whether the round was interrupted"
         interrupt = self._mirror.record(Interrupt, keys.interrupt(number))
         if interrupt is not None:
-            self._stop(ranks, grace=True, reason=interrupt.reason)
-        fault = self._fault_seen(ranks)
+            self._stop_for(ranks, interrupt.kind, interrupt.reason)
+        fault = fault_of(ranks, self._me.host)
         if fault is not None:
-            kind, sentence, end = fault
-            self._stop(ranks, grace=True, reason=sentence)
+            self._stop_for(ranks, fault.kind, fault.sentence)
             if interrupt is None:
-                if end is not None:
-                    self._tell_once(("failed", number), RankFailed(number, end, self._me.host))
-                return self._interrupt(now, now_round, registered, kind, sentence, end)
+                if fault.end is not None:
+                    self._tell_once(("failed", number), RankFailed(number, fault.end, self._me.host))
+                return self._interrupt(now, now_round, registered, fault)
         if not ranks.gone:
             return "ranks are being stopped" if ranks.stopping else "ranks are running"
         if interrupt is None:
             return self._done(ranks, registered)
         return self._report(now, ranks, registered)
 
-    def _fault_seen(self, ranks: OwnRanks) -> tuple[FaultKind, str, RankEnd | None] | None:
-        if ranks.keeper_lost:
-            return FaultKind.KEEPER_LOST, node_fault(FaultKind.KEEPER_LOST, self._me.host, ""), None
-        end = ranks.failure
-        if end is not None and end.kind is not None:
-            return end.kind, f"rank {end.rank} on {self._me.host} {rank_ended(end)}", end
-        if ranks.gone and not ranks.finished and not ranks.stopping:
-            return FaultKind.START_FAILED, node_fault(FaultKind.START_FAILED, self._me.host, ""), None
-        return None
-
-    def _interrupt(
-        self,
-        now: Now,
-        now_round: Round,
-        registered: Registration,
-        kind: FaultKind,
-        sentence: str,
-        end: RankEnd | None,
-    ) -> str:
+    def _interrupt(self, now: Now, now_round: Round, registered: Registration, fault: OwnFault) -> str:
         """Say that the round is over: no coordinator is needed for that."""
-        keys, number = registered.keys, now_round.number
-        interrupt = Interrupt(
-            registered.node.node_id,
-            kind,
-            registered.node.node_id,
-            sentence,
-            now.utc,
-            end.rank if end else None,
-        )
+        keys, number, node_id = registered.keys, now_round.number, registered.node.node_id
+        interrupt = Interrupt(node_id, fault.kind, node_id, fault.sentence, now.utc, fault.rank)
         key = keys.interrupt(number)
         self._commit(
             "interrupt",
@@ -358,7 +337,7 @@ class Member:
                 registered, Put(key, encode(interrupt)), when=(self._at(keys.round), CreatedAt(key, 0))
             ),
         )
-        return f"interrupting round {number}: {sentence}"
+        return f"interrupting round {number}: {fault.sentence}"
 
     def _done(self, ranks: OwnRanks, registered: Registration) -> str:
         keys, node = registered.keys, registered.node
@@ -375,7 +354,10 @@ class Member:
             return f"waiting for a port, or for a renewal, to join round {number + 1}"
         key = keys.fault(number, node.node_id)
         kind = FaultKind.NODE_LEFT if self._leave else FaultKind.KEEPER_LOST if ranks.keeper_lost else None
-        report = Fault(node.node_id, node.incarnation, node.host, ranks.ends, kind, unfit=self._unfit)
+        extra = {LIMITS: ranks.learned} if ranks.learned else {}
+        report = Fault(
+            node.node_id, node.incarnation, node.host, ranks.ends, kind, unfit=self._unfit, extra=extra
+        )
         if ranks.unkillable:
             unkillable = ", ".join(map(str, ranks.unkillable))
             self._tell_once(
@@ -499,7 +481,7 @@ class Member:
         if ranks is not None and seated:
             interrupt = self._mirror.get(registered.keys.interrupt(ranks.round))
             if interrupt is None:
-                self._interrupt(now, now_round, registered, FaultKind.NODE_LEFT, reason, None)
+                self._interrupt(now, now_round, registered, OwnFault(FaultKind.NODE_LEFT, reason))
             elif ranks.gone:
                 self._report(now, ranks, registered)
         if ranks is not None and not ranks.gone:
@@ -542,12 +524,17 @@ class Member:
 
     # Small steps --------------------------------------------------------------------------------------
 
-    def _stop(self, ranks: OwnRanks, *, grace: bool, reason: str) -> None:
+    def _stop_for(self, ranks: OwnRanks, kind: FaultKind, reason: str) -> None:
+        """Stop the ranks for a fault; hung ones are looked at first and get no grace, they could not use it."""
+        hung = kind is FaultKind.HANG
+        self._stop(ranks, grace=not hung, reason=reason, hung=hung)
+
+    def _stop(self, ranks: OwnRanks, *, grace: bool, reason: str, hung: bool = False) -> None:
         """Stop the ranks once; a stop without grace may follow one with it."""
-        if ranks.gone or ranks.killing or (ranks.stopping and grace):
+        if ranks.gone or ranks.killing or (ranks.stopping and (grace or hung)):
             return
-        ranks.stopping, ranks.killing = True, not grace
-        self._effects.append(StopRanks(ranks.round, grace, reason))
+        ranks.stopping, ranks.killing = True, not (grace or hung)
+        self._effects.append(KillHung(ranks.round, reason) if hung else StopRanks(ranks.round, grace, reason))
         if self._asked_port <= ranks.round and self._leave is None:
             self._asked_port = ranks.round + 1
             self._effects.append(ReservePort(ranks.round + 1))

@@ -13,6 +13,7 @@ from nvrx_async.etcd.types import Compare, CreatedAt, Delete, ModifiedAt, Operat
 from nvrx_async.job.codec import encode
 from nvrx_async.job.keys import AttemptKeys, current
 from nvrx_async.job.records import (
+    LIMITS,
     SEATS_PER_SHARD,
     Assignment,
     End,
@@ -24,6 +25,7 @@ from nvrx_async.job.records import (
     Spare,
     WorldShard,
 )
+from nvrx_async.rounds.limits import limits_in
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.seal import Sealed
 
@@ -53,7 +55,7 @@ class Office:
             nodes=len(sealed.seats),
         )
         puts = [
-            Put(keys.assignment(number, token, seat.node_id), encode(_assignment(number, seat, sealed)))
+            Put(keys.assignment(number, token, seat.node_id), encode(_assignment(now_round, seat, sealed)))
             for seat in sealed.seats
         ]
         puts += [Put(keys.world(number, token, shard.shard), encode(shard)) for shard in _shards(sealed)]
@@ -127,14 +129,15 @@ def _world_size(seats: tuple[Seat, ...]) -> int:
     return seats[-1].first_rank + seats[-1].slots
 
 
-def _assignment(number: int, seat: Seat, sealed: Sealed) -> Assignment:
+def _assignment(now_round: Round, seat: Seat, sealed: Sealed) -> Assignment:
     return Assignment(
-        round=number,
+        round=now_round.number,
         seat=seat,
         world_size=_world_size(sealed.seats),
         group_world_size=len(sealed.seats),
         master_address=sealed.master.address,
         master_port=sealed.master.master_port,
+        extra={LIMITS: limits} if (limits := limits_in(now_round.extra)) else {},
     )
 
 

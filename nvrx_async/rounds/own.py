@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.job.records import Assignment, FaultKind, Node, RankEnd
+from nvrx_async.rounds.events import RankHung
+from nvrx_async.rounds.sentences import node_fault, rank_ended
 
 
 @dataclass(slots=True)
@@ -19,6 +22,8 @@ class OwnRanks:
     stopping: bool = False
     killing: bool = False
     keeper_lost: bool = False
+    hung: RankHung | None = None
+    learned: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def round(self) -> int:
@@ -38,6 +43,30 @@ class OwnRanks:
             and len(self.ends) == self.assignment.seat.slots
             and all(end.kind is None for end in self.ends)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFault:
+    """Why this agent ends a round. `end` and `rank` where it is one rank's fault."""
+
+    kind: FaultKind
+    sentence: str
+    end: RankEnd | None = None
+    rank: int | None = None
+
+
+def fault_of(ranks: OwnRanks, host: str) -> OwnFault | None:
+    """What of these ranks ends the round, None while nothing does."""
+    if ranks.keeper_lost:
+        return OwnFault(FaultKind.KEEPER_LOST, node_fault(FaultKind.KEEPER_LOST, host, ""))
+    end, hung = ranks.failure, ranks.hung
+    if end is not None and end.kind is not None and end.kind is not FaultKind.HANG:
+        return OwnFault(end.kind, f"rank {end.rank} on {host} {rank_ended(end)}", end, end.rank)
+    if hung is not None:
+        return OwnFault(FaultKind.HANG, f"rank {hung.rank} on {host} {hung.sentence}", rank=hung.rank)
+    if ranks.gone and not ranks.finished and not ranks.stopping:
+        return OwnFault(FaultKind.START_FAILED, node_fault(FaultKind.START_FAILED, host, ""))
+    return None
 
 
 @dataclass(frozen=True, slots=True)
