@@ -31,6 +31,7 @@ from nvrx_launcher.exit_codes import ExitCode
 from nvrx_launcher.history import DecisionLog, History
 from nvrx_launcher.output import Output
 from nvrx_launcher.palette import palette_for
+from nvrx_launcher.rank_watch import RankWatch
 from nvrx_launcher.ranks import NodeRanks
 from nvrx_launcher.reach import Reached, reach
 from nvrx_launcher.screen import Screen
@@ -79,6 +80,7 @@ class _Agent:
         self._history = History(config.logs.folder / "history.jsonl")
         self._decisions = DecisionLog(config.logs.folder / f"agent-{os.getpid()}.log")
         self._process = this_process(f"{config.run_id}/{secrets.token_hex(8)}")
+        self._watch = RankWatch(config.hang, lease_ttl_s=config.job.lease_ttl_s, warn=self._warn)
         self._ranks = NodeRanks(
             workers=config.workers,
             tag=self._process.tag,
@@ -86,6 +88,7 @@ class _Agent:
             cwd=str(Path.cwd()),
             output=output,
             warn=self._warn,
+            watch=self._watch,
         )
         self._leave: LeaveRequested | None = None
         self._interpreter: Interpreter | None = None
@@ -117,6 +120,7 @@ class _Agent:
             anyio.create_task_group() as services,
         ):
             self._say(f"job {self._config.run_id} on {socket.gethostname()}, {etcd.where}")
+            await services.start(self._watch.serve)
             await services.start(self._ranks.serve)
             finish = await self._live(etcd)
             if not self._finished and finish.exit_code != ExitCode.USAGE:
@@ -143,6 +147,7 @@ class _Agent:
         def renewed(sent_at_s: float) -> None:
             until_s = good_until(sent_at_s, spec.lease_ttl_s, spec.kill_time_s)
             self._ranks.good_until(until_s)
+            self._watch.alive()
             if self._interpreter is not None:
                 self._interpreter.tell(Renewed(sent_at_s, until_s))
 

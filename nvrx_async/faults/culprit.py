@@ -147,14 +147,14 @@ def culprit(states: Sequence[RankState]) -> Blame:
     busy = [one for one in alive if not one.waits and (one.frames or one.section or not waiting)]
     if waiting and busy:
         return _blame([_least(busy)], _doing(_least(busy)), states)
+    hung = [one for one in alive if one.hung]
+    if hung and len(hung) < len(alive):
+        return _blame(hung, f"{_doing(hung[0])}, the others get on", states)
     apart = _outlier(alive)
     if apart is not None:
-        return _blame([apart], f"is apart from all others: {_doing(apart)}", states)
+        return _blame([apart], f"{_doing(apart)}, apart from all others", states)
     if len(alive) == 1:
         return _blame(alive, _doing(alive[0]), states)
-    hung = [one for one in alive if one.hung]
-    if not waiting and len(hung) == 1:
-        return _blame(hung, _doing(hung[0]), states)
     places = Counter(one.place for one in alive if one.place)
     where = f" at {places.most_common(1)[0][0]}" if places else ""
     return Blame(None, f"{len(alive)} ranks make no progress{where}, and none stands out")

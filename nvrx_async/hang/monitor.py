@@ -13,7 +13,7 @@ A pause of the machine or of this agent raises no alarm: what counts is time in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nvrx_async.hang.computed import learned, longest
@@ -114,7 +114,7 @@ class HangMonitor:
             self._alive_s = min(self._alive_s, due_s)
             self.alive(now_s)
         self._alive_s = max(self._alive_s, now_s)
-        self._learn(seen)
+        self.learn([one.page for one in seen.values()])
         limits = learned(self._known, self.seen)
         findings: list[Finding] = []
         next_s = now_s + self._policy.timeout_s / _LOOKS_PER_TIMEOUT
@@ -128,8 +128,8 @@ class HangMonitor:
             next_s = min(next_s, wake_s)
         return Look(tuple(findings), max(next_s, now_s))
 
-    def _learn(self, seen: Mapping[int, Seen]) -> None:
-        pages = [one.page for one in seen.values()]
+    def learn(self, pages: Sequence[PageView]) -> None:
+        """Take the maxima that these ranks have seen."""
         for key, value in longest(pages).items():
             self.seen[key] = max(self.seen.get(key, 0.0), value)
         self._expected = self._expected or any(page.principal or page.sections for page in pages)
