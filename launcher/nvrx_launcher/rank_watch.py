@@ -205,8 +205,11 @@ class RankWatch:
             pid = watched.pids.get(local_rank, 0)
             speaks = page.pid if page is not None and page.pid and _exists(page.pid) else pid
             host = watched.assignment.seat.host
-            hung = local_rank in watched.hung
-            asked.append(Asked(watched.rank(local_rank), host, speaks, page, folder, hung))
+            hung = watched.hung.get(local_rank)
+            late_s = hung.late_s if hung else 0.0
+            asked.append(
+                Asked(watched.rank(local_rank), host, speaks, page, folder, hung is not None, late_s)
+            )
         return asked
 
     async def _watch(self) -> None:

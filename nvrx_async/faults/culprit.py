@@ -19,7 +19,7 @@ _OUTLIERS_FROM = 3
 _DEEPEST = 6
 _WAITING_FILES = ("/torch/distributed/", "/torch/nn/parallel/distributed.py")
 _NOT_WAITING_FILES = ("/torch/distributed/checkpoint/",)
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ")
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/nvrx_async/ranklink/", "<frozen ")
 _WAITING_FUNCTIONS = frozenset({"_engine_run_backward"})
 """DistributedDataParallel waits for its peers in C++ below this function of torch/autograd/graph.py."""
 

@@ -36,7 +36,10 @@ _PY_SPY_FRAME = re.compile(r"^    (?P<function>.+) \((?P<file>.+):(?P<line>\d+)\
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A rank to be looked at. `page` is None where its page cannot be read; `folder` takes what is found."""
+    """A rank to be looked at. `page` is None where its page cannot be read; `folder` takes what is found.
+
+    `late_s`: how long after its deadline it was found hung.
+    """
 
     rank: int
     host: str
@@ -44,6 +47,7 @@ class Asked:
     page: PageView | None
     folder: Path
     hung: bool
+    late_s: float = 0.0
 
 
 async def gather(asked: Sequence[Asked], within_s: float) -> dict[int, RankState]:
@@ -218,7 +222,12 @@ def _kernel(pid: int) -> list[dict[str, str]]:
 
 def _write(asked: Sequence[Asked], found: dict[int, RankState]) -> None:
     for rank in asked:
-        about = {**as_extra(found[rank.rank]), "pid": rank.pid, "threads": _kernel(rank.pid)}
+        about = {
+            **as_extra(found[rank.rank]),
+            "late_s": round(rank.late_s, 4),
+            "pid": rank.pid,
+            "threads": _kernel(rank.pid),
+        }
         with contextlib.suppress(OSError):  # the state itself travels with the report
             (rank.folder / "hang.json").write_bytes(orjson.dumps(about, option=orjson.OPT_INDENT_2))
 

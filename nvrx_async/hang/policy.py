@@ -13,6 +13,7 @@ SAFETY_FACTOR = 5.0
 _FLOOR_PART = 0.25
 _STARTUP_PART = 2.0
 _PROBE_S = 2.0
+_LEAST_LEARNED_S = 30.0
 
 
 class Action(Enum):
@@ -42,13 +43,13 @@ class HangPolicy:
 
     @property
     def floor_s(self) -> float:
-        """A quarter of the time-out."""
-        return self.timeout_s * _FLOOR_PART
+        """A quarter of the time-out, and 30 s where that is longer."""
+        return max(self.timeout_s * _FLOOR_PART, min(self.timeout_s, _LEAST_LEARNED_S))
 
     @property
     def probe_s(self) -> float:
         """How long a rank must stand still before its learned deadline for that to count as hung."""
-        return min(_PROBE_S, self.timeout_s * _FLOOR_PART / 2)
+        return min(_PROBE_S, self.floor_s / 2)
 
 
 def hang_policy(

@@ -25,6 +25,10 @@ STACKS_VARIABLE = "NVRX_STACKS_FILE"
 """Environment of a rank: file that it dumps its stacks into when it is asked by a signal."""
 
 
+FAULTS_VARIABLE = "NVRX_FAULTS"
+"""Environment of a rank: faults that it is to commit, see `rank_inject`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hello:
     """First message of a connection. `role` is rank (a training process) or tool."""

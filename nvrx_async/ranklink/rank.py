@@ -26,7 +26,13 @@ from typing import TYPE_CHECKING
 
 from nvrx_async.ranklink import page as layout
 from nvrx_async.ranklink.errors import PageError
-from nvrx_async.ranklink.messages import PAGE_VARIABLE, SOCKET_VARIABLE, STACKS_VARIABLE, Hello
+from nvrx_async.ranklink.messages import (
+    FAULTS_VARIABLE,
+    PAGE_VARIABLE,
+    SOCKET_VARIABLE,
+    STACKS_VARIABLE,
+    Hello,
+)
 from nvrx_async.ranklink.page import (
     H_ASKED,
     H_DONE,
@@ -206,7 +212,7 @@ def _open_rank() -> Rank:
         from nvrx_async.ranklink.client import Link  # noqa: PLC0415 - without an agent it is not needed
 
         link = Link(os.environ.get(SOCKET_VARIABLE, ""))
-    rank = Rank(
+    rank = _kind_of_rank()(
         page,
         link,
         rank=_number("RANK", 0),
@@ -216,6 +222,15 @@ def _open_rank() -> Rank:
     if page is not None and link is not None:
         _introduce(rank, page, link)
     return rank
+
+
+def _kind_of_rank() -> type[Rank]:
+    """The plain one, unless somebody wants to see faults."""
+    if not os.environ.get(FAULTS_VARIABLE):
+        return Rank
+    from nvrx_async.ranklink.rank_inject import FaultyRank  # noqa: PLC0415 - for demonstrations and tests
+
+    return FaultyRank
 
 
 def _claimed(path: str) -> Page | None:
