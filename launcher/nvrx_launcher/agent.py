@@ -239,7 +239,8 @@ class _Agent:
                     self._ranks.kill()
                     everything.cancel()
                     return
-                self._leave = LeaveRequested(number)
+                stop_s = self._config.workers.stop_timeout_s
+                self._leave = LeaveRequested(number, boottime_s() + stop_s)
                 if self._interpreter is None:
                     self._say(f"{name}: stopping before this node was in the job")
                     everything.cancel()

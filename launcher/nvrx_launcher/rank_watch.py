@@ -25,7 +25,7 @@ from nvrx_async.hang.policy import HangPolicy
 from nvrx_async.job.records import Assignment
 from nvrx_async.ranklink.agent import RankLinkServer
 from nvrx_async.ranklink.messages import PAGE_VARIABLE, SOCKET_VARIABLE, STACKS_VARIABLE
-from nvrx_async.ranklink.page import Page, PageView
+from nvrx_async.ranklink.page import H_ASKED, H_STOP, STOP_HOLD, STOP_NONE, Page, PageView
 from nvrx_async.rounds.events import Event, RankHung
 from nvrx_async.rounds.limits import limits_in
 from nvrx_launcher.link_folder import make_link_folder, remove_link_folder
@@ -36,6 +36,7 @@ EVIDENCE_WITHIN_S = 2.0
 
 _PAUSES_PER_TTL = 1.0
 _LEAST_PAUSE_S = 5.0
+HELD_AFTER_S = 0.01
 
 
 @dataclass(slots=True)
@@ -190,6 +191,33 @@ class RankWatch:
             return
         self._tasks.start_soon(self._explain_then, self._round, kill)
 
+    async def hold(self, number: int) -> int | None:
+        """Let no rank pass its next `should_stop`; the highest step that one has asked about, None if none asks.
+
+        The pause outlasts what a processor may hold back of a rank's write: who has not seen the word has
+        its step on the page by then.
+        """
+        watched = self._of(number)
+        if watched is None:
+            return None
+        for page in watched.pages.values():
+            page.words[H_STOP] = STOP_HOLD
+        await anyio.sleep(HELD_AFTER_S)
+        if self._of(number) is not watched:
+            return None
+        steps = [page.words[H_ASKED] - 1 for page in watched.pages.values()]
+        return max(steps) if min(steps) >= 0 else None
+
+    def stop_at(self, number: int, step: int | None) -> None:
+        """Tell the ranks at which step to stop, None to go on; those that wait are woken."""
+        watched = self._of(number)
+        if watched is None:
+            return
+        for page in watched.pages.values():
+            page.words[H_STOP] = STOP_NONE if step is None else step + 1
+        if self._tasks is not None and self._server is not None:
+            self._tasks.start_soon(self._server.tell_stop, number, -1 if step is None else step)
+
     # Inside -------------------------------------------------------------------------------------------
 
     async def _explain_then(self, watched: _Watched, kill: Callable[[], None]) -> None:
@@ -235,6 +263,7 @@ class RankWatch:
         samples = await anyio.to_thread.run_sync(
             lambda: {one: sample(pid, now_s, outputs[one]) for one, pid in pids.items()}
         )
+        now_s = time.monotonic()
         if watched is not self._round or not watched.judged:
             return
         seen = {
@@ -267,6 +296,11 @@ class RankWatch:
         if watched is None or watched.assignment.round != number or local_rank not in watched.pages:
             return None
         return watched.pages[local_rank].view(time.monotonic_ns())
+
+    def _of(self, number: int) -> _Watched | None:
+        """The round's ranks, if it is this round that is watched."""
+        watched = self._round
+        return watched if watched is not None and watched.assignment.round == number else None
 
     def _learn(self, watched: _Watched) -> None:
         """Take the maxima of all pages, also of ranks that are ending."""

@@ -15,7 +15,16 @@ from anyio.abc import TaskStatus
 
 from nvrx_async.faults import HANG, EndFacts, classify, last_lines, rank_error, state_as_extra
 from nvrx_async.job.records import Assignment, EndedBy, FaultKind, Node, RankEnd
-from nvrx_async.rounds.events import Event, KeeperLost, KeeperReady, Proof, Proven, RankEnded, RanksGone
+from nvrx_async.rounds.events import (
+    Event,
+    KeeperLost,
+    KeeperReady,
+    Proof,
+    Proven,
+    RankEnded,
+    RanksGone,
+    RanksHeld,
+)
 from nvrx_launcher import keeper_events as reports
 from nvrx_launcher.cgroup import oom_kills
 from nvrx_launcher.clock import utc
@@ -161,6 +170,14 @@ class NodeRanks:
     def kill_hung(self, number: int) -> None:
         """Note what the ranks of a round do, for 2 s at most, then kill them."""
         self._watch.explain_then(number, lambda: self.stop(number, grace=False))
+
+    async def hold(self, number: int) -> RanksHeld:
+        """Let no rank of a round pass its next `should_stop`, and tell how far they have come."""
+        return RanksHeld(number, await self._watch.hold(number))
+
+    def stop_at(self, number: int, step: int | None) -> None:
+        """Tell the ranks of a round at which step to stop, None to go on."""
+        self._watch.stop_at(number, step)
 
     async def reserve_port(self, number: int) -> int:
         """Hold a port for the round's store; those of rounds before the last one are given back."""

@@ -306,6 +306,38 @@ class Done:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
+class StopPhase(Enum):
+    """How far an agreed stop has come."""
+
+    ASKED = "asked"
+    AGREED = "agreed"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Key `rounds/<n>/stop`: somebody wants the job to stop, and at which step all ranks do."""
+
+    by: str
+    phase: StopPhase
+    reason: str
+    step: int = -1
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StopVote:
+    """Key `rounds/<n>/stops/<node_id>`: no rank of this agent has asked about a step above `step`.
+
+    None: its ranks do not ask. Until the stop is decided none of them goes on at a higher step.
+    """
+
+    node_id: str
+    incarnation: str
+    step: int | None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class Root:
     """The fault chosen as cause of a round's end. `culprit` is False when nobody can be blamed.

@@ -24,6 +24,8 @@ from nvrx_async.job.records import (
     Phase,
     Round,
     Seat,
+    Stop,
+    StopVote,
 )
 from nvrx_async.rounds.effects import Campaign, Commit, Decision, Effect, Notify, Waiting
 from nvrx_async.rounds.events import Committed, Deposed, Elected, Event, Now, Refused
@@ -36,6 +38,7 @@ from nvrx_async.rounds.office import Office
 from nvrx_async.rounds.root import find_root
 from nvrx_async.rounds.seal import Forming, Sealed, Wait, seal, unclear
 from nvrx_async.rounds.sentences import node_fault
+from nvrx_async.rounds.stopping import agreement
 from nvrx_async.rounds.world import World, finished, last_world, registered_nodes, reports
 
 FAILED = 1
@@ -244,6 +247,11 @@ class Coordinator:
             return self._interrupt_lost(case, lost[0])
         if len(done) == len(seats):
             return self._succeed(case)
+        votes = self._mirror.records(StopVote, Scope(keys.stop_vote(number, ""), prefix=True))
+        stop = agreement(self._mirror.record(Stop, keys.stop(number)), votes, seats, done)
+        if stop is not None:
+            self._commit("stop", case.office.stop(number, stop))
+            return f"round {number} is to stop: {stop.phase.value}, at step {stop.step}"
         return f"round {number} runs"
 
     def _interrupt_lost(self, case: _Case, seat: Seat) -> str:

@@ -118,6 +118,14 @@ class RankHung:
 
 
 @dataclass(frozen=True, slots=True)
+class RanksHeld:
+    """The ranks are held: none passes `should_stop` above `step` before StopAtStep. None: they do not ask."""
+
+    round: int
+    step: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class RanksGone:
     """No process of this round lives here any more, and all output was read to its end.
 
@@ -150,9 +158,13 @@ class Proven:
 
 @dataclass(frozen=True, slots=True)
 class LeaveRequested:
-    """A person or the scheduler asked this agent to stop (`signal` as number)."""
+    """A person or the scheduler asked this agent to stop (`signal` as number).
+
+    `agree_until_s`: so long all ranks of the job may take to reach one step and save; 0 for not at all.
+    """
 
     signal: int
+    agree_until_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +186,7 @@ Event: TypeAlias = (
     | KeeperLost
     | RankEnded
     | RankHung
+    | RanksHeld
     | RanksGone
     | Proven
     | LeaveRequested

@@ -23,7 +23,6 @@ from nvrx_async.job.records import (
     Join,
     Outcome,
     Phase,
-    RankEnd,
     Round,
 )
 from nvrx_async.rounds.effects import (
@@ -73,6 +72,7 @@ from nvrx_async.rounds.events import (
     RankEnded,
     RankHung,
     RanksGone,
+    RanksHeld,
     Refused,
     Renewed,
 )
@@ -80,6 +80,7 @@ from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.leaving import departure, last_word
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.own import InFlight, OwnFault, OwnRanks, Registration, fault_of
+from nvrx_async.rounds.stopping import Stopping
 
 USAGE = 2
 REQUEUE = 75
@@ -109,6 +110,7 @@ class Member:
         self._good_until_s = 0.0
         self._lease_lost = False
         self._leave: LeaveRequested | None = None
+        self._stopping = Stopping()
         self._left = False
         self._asked_last = False
         self._others_stay = False
@@ -141,6 +143,8 @@ class Member:
             wanted |= {Scope(keys.interrupt(number)), Scope(keys.end(number))}
             if number > 0:
                 wanted |= {Scope(keys.end(number - 1))}
+            if self._ranks is not None:
+                wanted |= {Scope(keys.stop(number))}
             if now_round.token is not None:
                 wanted |= {Scope(keys.assignment(number, now_round.token, registered.node.node_id))}
         return frozenset(wanted)
@@ -173,12 +177,8 @@ class Member:
                 self._keeper = generation
             case KeeperLost(generation=generation):
                 self._keeper_lost(generation)
-            case RankEnded(round=number, end=end):
-                self._rank_ended(number, end)
-            case RankHung(round=number) if self._ranks is not None and self._ranks.round == number:
-                self._ranks.hung = self._ranks.hung or event
-            case RanksGone():
-                self._ranks_gone(event)
+            case RankEnded() | RanksGone() | RankHung() | RanksHeld():
+                self._note(event)
             case _:
                 pass
 
@@ -191,6 +191,8 @@ class Member:
                 self._reported, self._ranks = committed.round, None
             case "done":
                 self._done_round = committed.round
+            case "vote":
+                self._stopping.voted(committed.round)
             case "leave":
                 self._left = True
             case _:
@@ -202,20 +204,13 @@ class Member:
         if self._ranks is not None and not self._ranks.gone:
             self._ranks.keeper_lost = True
 
-    def _rank_ended(self, number: int, end: RankEnd) -> None:
-        ranks = self._ranks
-        if ranks is None or ranks.round != number or ranks.gone:
-            return
-        if all(known.local_rank != end.local_rank for known in ranks.ends):
-            ranks.ends = (*ranks.ends, end)
-
-    def _ranks_gone(self, event: RanksGone) -> None:
-        ranks = self._ranks
-        if ranks is None or ranks.round != event.round:
-            return
-        ranks.ends, ranks.unkillable, ranks.gone = event.ends, event.unkillable, True
-        ranks.learned = event.learned
-        self._unfit = self._unfit or bool(event.unkillable)
+    def _note(self, event: RankEnded | RanksGone | RankHung | RanksHeld) -> None:
+        """Something became known of ranks; what is said of another round's is ignored."""
+        if isinstance(event, RanksHeld):
+            self._stopping.held(event)
+        elif self._ranks is not None and self._ranks.round == event.round:
+            self._ranks.note(event)
+            self._unfit = self._unfit or bool(self._ranks.unkillable)
 
     # What to do ---------------------------------------------------------------------------------------
 
@@ -321,6 +316,8 @@ class Member:
                     self._tell_once(("failed", number), RankFailed(number, fault.end, self._me.host))
                 return self._interrupt(now, now_round, registered, fault)
         if not ranks.gone:
+            if not ranks.stopping and self._agree(registered):
+                return "a stop is being agreed"
             return "ranks are being stopped" if ranks.stopping else "ranks are running"
         if interrupt is None:
             return self._done(ranks, registered)
@@ -354,10 +351,8 @@ class Member:
             return f"waiting for a port, or for a renewal, to join round {number + 1}"
         key = keys.fault(number, node.node_id)
         kind = FaultKind.NODE_LEFT if self._leave else FaultKind.KEEPER_LOST if ranks.keeper_lost else None
-        extra = {LIMITS: ranks.learned} if ranks.learned else {}
-        report = Fault(
-            node.node_id, node.incarnation, node.host, ranks.ends, kind, unfit=self._unfit, extra=extra
-        )
+        extra, unfit = ({LIMITS: ranks.learned} if ranks.learned else {}), self._unfit
+        report = Fault(node.node_id, node.incarnation, node.host, ranks.ends, kind, unfit=unfit, extra=extra)
         if ranks.unkillable:
             unkillable = ", ".join(map(str, ranks.unkillable))
             self._tell_once(
@@ -476,6 +471,10 @@ class Member:
         ranks = self._ranks
         reason = f"{registered.node.node_id} leaves: it was sent {signal_name(leave.signal)}"
         seated = ranks is not None and ranks.round == now_round.number and not self._is_done(ranks)
+        if ranks is not None and seated and not ranks.stopping and now.s < leave.agree_until_s:
+            self._wake(leave.agree_until_s)
+            if not ranks.gone and self._agree(registered, wanted=reason):
+                return "leaving: all ranks of the job stop at one step"
         if ranks is not None:
             self._stop(ranks, grace=True, reason=reason)
         if ranks is not None and seated:
@@ -518,6 +517,18 @@ class Member:
         self._commit("last", last_word(keys, self._at(current(keys.run_id)), outcome))
         self._asked_last = True
         return "leaving: writing the outcome if nobody stays"
+
+    def _agree(self, registered: Registration, *, wanted: str = "") -> bool:
+        """Take the next step towards a stop of all ranks at one step; False when there is none to wait for."""
+        ranks = self._ranks
+        if ranks is None:
+            return False
+        step = self._stopping.next(self._mirror, registered, ranks.round, wanted)
+        self._effects.extend(step.effects)
+        if step.write is not None:
+            txn = self._txn(registered, step.write, when=(self._at(registered.keys.round), *step.when))
+            self._commit(step.tag, txn, ranks.round)
+        return step.waits
 
     def _is_done(self, ranks: OwnRanks) -> bool:
         return self._done_round >= ranks.round

@@ -23,6 +23,7 @@ from nvrx_async.job.records import (
     Round,
     Seat,
     Spare,
+    Stop,
     WorldShard,
 )
 from nvrx_async.rounds.limits import limits_in
@@ -65,6 +66,11 @@ class Office:
         """The round is over for the loss of this node."""
         key = self.keys.interrupt(number)
         return self._txn(CreatedAt(key, 0), self._as_seen(lost), then=(Put(key, encode(interrupt)),))
+
+    def stop(self, number: int, stop: Stop) -> Txn:
+        """The answer to somebody's wish to stop; an interrupted round stops by itself."""
+        keys = self.keys
+        return self._txn(CreatedAt(keys.interrupt(number), 0), then=(Put(keys.stop(number), encode(stop)),))
 
     def next_round(self, now_round: Round, end: End, following: Round) -> Txn:
         """The verdict on a round, and the next one opened; rounds of long ago are forgotten."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.job.records import Assignment, FaultKind, Node, RankEnd
-from nvrx_async.rounds.events import RankHung
+from nvrx_async.rounds.events import RankEnded, RankHung, RanksGone
 from nvrx_async.rounds.sentences import node_fault, rank_ended
 
 
@@ -29,6 +29,20 @@ class OwnRanks:
     def round(self) -> int:
         """The round they belong to."""
         return self.assignment.round
+
+    def note(self, event: RankEnded | RanksGone | RankHung) -> None:
+        """Something became known of these ranks. What is final is not changed by what comes late."""
+        match event:
+            case RanksGone():
+                self.ends, self.unkillable, self.gone = event.ends, event.unkillable, True
+                self.learned = event.learned
+            case RankHung():
+                self.hung = self.hung or event
+            case RankEnded(end=end) if not self.gone:
+                if all(known.local_rank != end.local_rank for known in self.ends):
+                    self.ends = (*self.ends, end)
+            case _:
+                pass
 
     @property
     def failure(self) -> RankEnd | None:

@@ -1,0 +1,114 @@
+"""A stop that all ranks of the job agree on, so that all save the same step. Pure.
+
+Two phases. *Hold*: whoever wants to stop creates `stop`; every agent holds its ranks, so that none passes another
+`should_stop` without the answer, and reports the highest step one of them has asked about so far. *Commit*: the
+coordinator writes that maximum + 1. No rank has passed it, and none waits at a step in which another still
+needs it: a rank below goes on, a rank at it stops. Ranks wait for a bounded time; one node whose ranks do not
+ask refuses for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nvrx_async.etcd.types import CreatedAt, Put
+from nvrx_async.job.codec import encode
+from nvrx_async.job.records import Seat, Stop, StopPhase, StopVote
+from nvrx_async.rounds.effects import Effect, HoldRanks, Notify, StopAtStep, Waiting
+from nvrx_async.rounds.events import RanksHeld
+from nvrx_async.rounds.mirror import Mirror
+from nvrx_async.rounds.own import Registration
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What an agent does next for a stop. `waits`: the stop is under way or agreed, its ranks end by themselves."""
+
+    waits: bool
+    effects: tuple[Effect, ...] = ()
+    tag: str = ""
+    write: Put | None = None
+    when: tuple[CreatedAt, ...] = ()
+
+
+NOTHING = Step(waits=False)
+WAIT = Step(waits=True)
+
+
+class Stopping:
+    """What this agent has done for the stop of one round."""
+
+    def __init__(self) -> None:
+        self._forget(-1)
+
+    def _forget(self, number: int) -> None:
+        """A new round begins with nothing done."""
+        self._round = number
+        self._holding = False
+        self._held: RanksHeld | None = None
+        self._voted = False
+        self._agreed: bool | None = None
+
+    def held(self, event: RanksHeld) -> None:
+        """The ranks are held."""
+        if event.round == self._round:
+            self._held = event
+
+    def voted(self, number: int) -> None:
+        """The vote was committed."""
+        self._voted = self._voted or number == self._round
+
+    def next(self, mirror: Mirror, registered: Registration, number: int, wanted: str) -> Step:
+        """What to do now. `wanted`: why this agent wants to stop, empty if it does not."""
+        if self._round != number:
+            self._forget(number)
+        keys, node = registered.keys, registered.node
+        stop = mirror.record(Stop, keys.stop(number))
+        if mirror.get(keys.interrupt(number)) is not None or (stop is None and not wanted):
+            return NOTHING
+        if self._agreed is not None:
+            return WAIT if self._agreed else NOTHING
+        if stop is not None and stop.phase is not StopPhase.ASKED:
+            return self._answer(stop, number)
+        if not self._holding:
+            self._holding = True
+            return Step(waits=True, effects=(HoldRanks(number),))
+        if self._held is None or self._voted:
+            return WAIT
+        running = CreatedAt(keys.interrupt(number), 0)
+        if stop is not None:
+            vote = StopVote(node.node_id, node.incarnation, self._held.step)
+            write = Put(keys.stop_vote(number, node.node_id), encode(vote))
+            return Step(waits=True, tag="vote", write=write, when=(running,))
+        if self._held.step is None:  # ranks that do not ask cannot be told
+            self._agreed = False
+            return Step(waits=False, effects=(StopAtStep(number, None),))
+        write = Put(keys.stop(number), encode(Stop(node.node_id, StopPhase.ASKED, wanted)))
+        return Step(waits=True, tag="stop", write=write, when=(running, CreatedAt(keys.stop(number), 0)))
+
+    def _answer(self, stop: Stop, number: int) -> Step:
+        self._agreed = stop.phase is StopPhase.AGREED
+        step = stop.step if self._agreed else None
+        told = Notify(Waiting(f"{stop.reason}: all ranks stop at step {step}"))
+        return Step(self._agreed, (StopAtStep(number, step), *((told,) if self._agreed else ())))
+
+
+def agreement(
+    stop: Stop | None, votes: Mapping[str, StopVote], seats: Sequence[Seat], done: Collection[str]
+) -> Stop | None:
+    """The answer, once every member with ranks has voted; None before, and when there is one already."""
+    if stop is None or stop.phase is not StopPhase.ASKED:
+        return None
+    steps: list[int | None] = []
+    for seat in seats:
+        if seat.node_id in done:
+            continue
+        vote = votes.get(seat.node_id)
+        if vote is None or vote.incarnation != seat.incarnation:
+            return None
+        steps.append(vote.step)
+    known = [step for step in steps if step is not None]
+    if not known or len(known) < len(steps):
+        return replace(stop, phase=StopPhase.REFUSED)
+    return replace(stop, phase=StopPhase.AGREED, step=max(known) + 1)
