@@ -17,7 +17,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 CODE := $(wildcard nvrx_async launcher telemetry tests examples benchmarks)
 BENCHMARKS := $(wildcard benchmarks/bench_*.py)
 
-.PHONY: help setup etcd demo test unit soak laws lint format bench docs clean
+.PHONY: help setup etcd demo test unit soak repeat laws lint format bench docs clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -54,6 +54,9 @@ unit: $(READY) ## tests that start no whole job
 
 soak: $(READY) etcd ## the long runs (many more examples, repeated crashes)
 	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
+
+repeat: $(READY) etcd ## kill ranks again and again, count what survives (REPEAT_ARGS='--plain 50 --training 10')
+	@$(BIN)/python tests/e2e/repeat.py $(REPEAT_ARGS)
 
 laws: $(READY) ## laws of the house only
 	@$(BIN)/python -m pytest tests/laws $(PYTEST_ARGS)

@@ -33,11 +33,12 @@ from nvrx_launcher.output import Output
 from nvrx_launcher.palette import palette_for
 from nvrx_launcher.rank_watch import RankWatch
 from nvrx_launcher.ranks import NodeRanks
-from nvrx_launcher.reach import Reached, reach
+from nvrx_launcher.reach import WAIT_S, Reached, reach
 from nvrx_launcher.screen import Screen
 from nvrx_launcher.store import EtcdStore
 from nvrx_launcher.story import Story
 from nvrx_launcher.sweep import this_process
+from nvrx_launcher.warm import WarmCrew
 from nvrx_launcher.workers import RankJob
 
 SERVER_LINGER_S = 10.0
@@ -89,6 +90,7 @@ class _Agent:
             output=output,
             warn=self._warn,
             watch=self._watch,
+            crew=WarmCrew(config.workers, os.environ, say=self._say, explain=self._explain),
         )
         self._leave: LeaveRequested | None = None
         self._interpreter: Interpreter | None = None
@@ -116,6 +118,7 @@ class _Agent:
                 job_token=os.environ.get("NVRX_JOB_TOKEN"),
                 log_file=folder / "etcd.log",
                 say=self._say,
+                wait_s=min(WAIT_S, self._config.job.join_timeout_s),
             ) as etcd,
             anyio.create_task_group() as services,
         ):

@@ -72,6 +72,17 @@ class ProgramKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class WarmConfig:
+    """Idle processes for the next restart: `count` per node, None for one per rank where it is safe, 0 for none.
+
+    `imports` are the modules they import beforehand.
+    """
+
+    count: int | None = 0
+    imports: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class WorkersConfig:
     """The ranks' command and how they are treated.
 
@@ -88,6 +99,7 @@ class WorkersConfig:
     stop_timeout_s: float
     startup_grace_s: float
     omp_num_threads: int | None = None
+    warm: WarmConfig = WarmConfig()
 
 
 @dataclass(frozen=True, slots=True)

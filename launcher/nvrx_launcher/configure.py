@@ -17,6 +17,7 @@ from nvrx_launcher.config import (
     LogsConfig,
     NodeConfig,
     ProgramKind,
+    WarmConfig,
     WorkersConfig,
 )
 from nvrx_launcher.errors import UsageError
@@ -102,6 +103,7 @@ def _workers(
         stop_timeout_s=line.value("workers_stop_timeout"),
         startup_grace_s=line.value("startup_grace"),
         omp_num_threads=None if alone else 1,
+        warm=WarmConfig(_warm_count(line.value("warm_workers")), line.value("warm_imports")),
     )
 
 
@@ -123,6 +125,10 @@ def _hang(line: CommandLine) -> HangPolicy | None:
         )
     except PolicyError as error:
         raise UsageError(error.message, error.hint) from error
+
+
+def _warm_count(given: str | int) -> int | None:
+    return given if isinstance(given, int) else {"auto": None, "off": 0}[given]
 
 
 def _kind(line: CommandLine) -> ProgramKind:

@@ -20,11 +20,12 @@ class StartFailure:
 
 @dataclass(frozen=True, slots=True)
 class RankStarted:
-    """The rank was forked. If its program cannot be run, RankExited with a failure follows."""
+    """The rank was forked, or an idle process became it. A program that cannot be run: RankExited follows."""
 
     round: int
     local_rank: int
     pid: int
+    warm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,34 @@ class KeeperLost:
     alive: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class HookTold:
+    """A sentence of a hooked process (`nvrx_launcher.warm.hook`): `kind` is imports, ready or unfit."""
+
+    local_rank: int
+    pid: int
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class IdleLost:
+    """An idle process ended, or could not be started (`pid` 0)."""
+
+    local_rank: int
+    pid: int
+    why: str
+
+
 KeeperEvent: TypeAlias = (
-    RankStarted | RankExited | RoundGone | Grew | Fenced | StartRefused | SpoolWarning | KeeperLost
+    RankStarted
+    | RankExited
+    | RoundGone
+    | Grew
+    | Fenced
+    | StartRefused
+    | SpoolWarning
+    | KeeperLost
+    | HookTold
+    | IdleLost
 )

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ from nvrx_launcher.keeper.linux import become_subreaper, boottime_s
 from nvrx_launcher.keeper_events import (
     Fenced,
     Grew,
+    HookTold,
+    IdleLost,
     KeeperEvent,
     KeeperLost,
     RankExited,
@@ -39,7 +42,7 @@ from nvrx_launcher.keeper_events import (
     StartRefused,
 )
 from nvrx_launcher.sweep import KEEPER_MARK, MARK, sweep
-from nvrx_launcher.workers import RankCommand, is_secret
+from nvrx_launcher.workers import Hook, RankCommand, Release, is_secret
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -58,6 +61,8 @@ _EVENTS: Mapping[str, Callable[..., KeeperEvent]] = {
     "fenced": Fenced,
     "refused": StartRefused,
     "warning": SpoolWarning,
+    "hook": HookTold,
+    "idle_lost": IdleLost,
 }
 # How late a keeper may be with a kill before it is taken for stuck (frozen, or in a write that never ends).
 _FENCE_SLACK_S = 0.3
@@ -172,6 +177,15 @@ class Keeper:
     def signal(self, round: int, signum: int) -> None:  # noqa: A002 - the domain's word
         """Send a signal to all ranks that run, not to their helpers."""
         self._order("signal", round=round, signum=signum)
+
+    def prepare(self, command: RankCommand, hook: Hook) -> None:
+        """Start an idle process for a local rank: HookTold "ready", or IdleLost."""
+        rank = {**_on_wire(command), "hook": asdict(hook)}
+        self._order("prepare", generation=self.generation, rank=rank)
+
+    def discard(self, local_rank: int) -> None:
+        """Kill the idle process of a local rank."""
+        self._order("discard", local_rank=local_rank)
 
     def seen(self, local_rank: int, stream: str) -> None:
         """The log was read to its end as of now: tell of the next growth."""
@@ -387,7 +401,14 @@ def _on_wire(command: RankCommand) -> dict[str, Any]:
         "cwd": _bytes_kept(command.cwd),
         "stdout_path": _bytes_kept(command.stdout_path),
         "stderr_path": _bytes_kept(command.stderr_path),
+        "hook": asdict(command.hook) if command.hook else None,
+        "release": _release_on_wire(command.release) if command.release else None,
     }
+
+
+def _release_on_wire(release: Release) -> dict[str, Any]:
+    names = {_bytes_kept(name): _bytes_kept(value) for name, value in release.names.items()}
+    return {"pid": release.pid, "names": names, "wait_ms": release.wait_ms}
 
 
 def _bytes_kept(text: str) -> str:

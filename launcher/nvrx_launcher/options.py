@@ -185,6 +185,23 @@ _FAILURE = (
         doc="What a hang leads to. Suspects are ranks that report nothing and stand still.",
     ),
     ours(
+        "--warm-workers",
+        group=FAILURE,
+        metavar="auto|off|N",
+        parse=values.warm_workers,
+        default="auto",
+        doc="Idle processes that wait to become the ranks of a restart; auto: one per rank, where it is safe.",
+    ),
+    ours(
+        "--warm-imports",
+        group=FAILURE,
+        metavar="MODULE[,...]",
+        parse=values.modules,
+        default=("torch",),
+        default_text="torch",
+        doc="What warm workers import beforehand.",
+    ),
+    ours(
         "--lease-ttl",
         group=FAILURE,
         metavar="SECONDS",

@@ -27,16 +27,23 @@ from nvrx_async.rounds.events import (
 )
 from nvrx_launcher import keeper_events as reports
 from nvrx_launcher.cgroup import oom_kills
-from nvrx_launcher.clock import utc
+from nvrx_launcher.clock import boottime_s, utc
 from nvrx_launcher.config import WorkersConfig
+from nvrx_launcher.errors import RequeueError
 from nvrx_launcher.keeper_link import Keeper
 from nvrx_launcher.output import Output
 from nvrx_launcher.ports import ReservedPort, reserve_port
 from nvrx_launcher.rank_watch import RankWatch
 from nvrx_launcher.sweep import Verdict, prove_dead
+from nvrx_launcher.warm import WarmCrew
 from nvrx_launcher.workers import RankCommand, RankJob, make_folders, rank_command
 
 TAIL_BYTES = 64 * 1024
+TAIL_LIMIT_S = 1.0
+"""How long evidence is waited for that lies on a slow disk: the fault must be told meanwhile."""
+KEEPER_LIVES_S = 10.0
+KEEPERS_AT_ONCE = 5
+"""So many keepers that die this young are no accident, and each costs the whole job a round."""
 SHOWN_LINES = 5
 
 
@@ -64,9 +71,11 @@ class NodeRanks:
         output: Output,
         warn: Callable[[str], None],
         watch: RankWatch,
+        crew: WarmCrew,
     ) -> None:
         self._watch = watch
         self._workers = workers
+        self._crew = crew
         self._tag = tag
         self._base_env = base_env
         self._cwd = cwd
@@ -78,6 +87,7 @@ class NodeRanks:
         self._round: _Round | None = None
         self._ports: dict[int, ReservedPort] = {}
         self._good_until_s = 0.0
+        self._stopped = -1
 
     # For the agent ------------------------------------------------------------------------------------
 
@@ -110,19 +120,28 @@ class NodeRanks:
 
     async def serve(self, *, task_status: TaskStatus[None]) -> None:
         """Keep a keeper: started once the first is ready, replaced when it dies. Runs until cancelled."""
-        generation = 0
+        generation, short_lived = 0, 0
         try:
             while True:
                 generation += 1
+                began_s = boottime_s()
                 async with Keeper.start(generation, self._tag) as keeper:
                     self._keeper = keeper
+                    self._crew.keeper(keeper)
                     keeper.good_until(self._good_until_s)
                     self._tell(KeeperReady(generation))
                     if generation == 1:
                         task_status.started()
                     async for event in keeper.events:
                         await self._on(event, keeper)
+                short_lived = short_lived + 1 if boottime_s() - began_s < KEEPER_LIVES_S else 0
+                if short_lived >= KEEPERS_AT_ONCE:
+                    raise RequeueError(
+                        f"{short_lived} keepers in a row died within {KEEPER_LIVES_S:g} s: this node cannot run ranks",
+                        "see what kills processes here: dmesg, limits of the container",
+                    )
         finally:
+            self._crew.keeper(None)
             for port in self._ports.values():
                 port.close()
 
@@ -158,11 +177,16 @@ class NodeRanks:
         if self._keeper is None or self._keeper.generation != generation:
             self._gone_unstarted(FaultKind.KEEPER_LOST, "its keeper is gone")
             return
+        if assignment.round <= self._stopped:
+            self._gone_unstarted(FaultKind.STOPPED_BY_US, "stopped before it was started")
+            return
         self._output.expect(assignment, commands)
-        self._keeper.start_ranks(assignment.round, commands)
+        self._keeper.start_ranks(assignment.round, self._crew.dress(commands))
+        self._crew.runs(commands)
 
     def stop(self, number: int, *, grace: bool) -> None:
-        """Stop the ranks of a round."""
+        """Stop the ranks of a round, also those whose start is still under way."""
+        self._stopped = max(self._stopped, number)
         self._watch.halt(number)
         if self._keeper is not None:
             self._keeper.stop(number, self._workers.stop_timeout_s if grace else 0.0)
@@ -220,10 +244,13 @@ class NodeRanks:
             case reports.Grew(local_rank=local_rank, stream=stream):
                 self._watch.wrote(local_rank)
                 self._output.grew(local_rank, stream, keeper)
+            case reports.HookTold() | reports.IdleLost():
+                self._crew.on(event)
             case reports.SpoolWarning(path=path, error=error):
                 self._warn(f"{path} cannot be written: {error}; the rank goes on, its output is lost")
             case reports.KeeperLost(generation=generation, how=how, alive=alive):
                 self._keeper = None
+                self._crew.keeper(None)
                 self._warn(f"the keeper died ({how}), and all ranks of this node with it")
                 self._tell(KeeperLost(generation))
                 await self._gone(tuple(range(len(alive))))
@@ -287,7 +314,9 @@ class NodeRanks:
             return replace(bare, kind=FaultKind.START_FAILED, detail=why)
         if running.fenced:
             return replace(bare, kind=FaultKind.FENCED, detail="killed by the keeper at its deadline")
-        tail = await anyio.to_thread.run_sync(_tail, command.stderr_path)
+        tail = ""
+        with anyio.move_on_after(TAIL_LIMIT_S):
+            tail = await anyio.to_thread.run_sync(_tail, command.stderr_path, abandon_on_cancel=True)
         error = rank_error(tail, event.exit_code, event.signal)
         facts = EndFacts(
             event.exit_code, event.signal, event.by, tail, oom_kill=oom_kills() > running.oom_kills

@@ -26,7 +26,7 @@ from nvrx_launcher.config import EmbeddedEtcd, EtcdConfig
 
 FIRST_LOOK_S = 1.0
 WAIT_S = 30.0
-"""How long an etcd that is not there yet is waited for: another node may be about to start it."""
+"""How long an etcd that is not there yet is waited for at most: another node may be about to start it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,9 @@ async def reach(
     job_token: str | None,
     log_file: Path,
     say: Callable[[str], None],
+    wait_s: float = WAIT_S,
 ) -> AsyncIterator[Reached]:
-    """Connect, starting a server where the configuration asks for one.
+    """Connect, starting a server where the configuration asks for one. Waits for etcd up to `wait_s`.
 
     Raises:
         EtcdError: nothing answers, or the server does not start; the error names what was tried.
@@ -58,10 +59,10 @@ async def reach(
         if config.embedded is EmbeddedEtcd.PRIVATE:
             server = await stack.enter_async_context(EmbeddedServer(log_file=log_file))
             client = await stack.enter_async_context(EtcdClient(ClientConfig((server.endpoint,))))
-            await client.first_contact(WAIT_S)
+            await client.first_contact(wait_s)
         else:
             credentials = _credentials(config, job_token)
-            server, client = await _find_or_start(stack, config, credentials, log_file, say)
+            server, client = await _find_or_start(stack, config, credentials, log_file, say, wait_s)
         address = local_address or _address(config, server)
         yield Reached(client, server, address, _where(config, server))
 
@@ -72,6 +73,7 @@ async def _find_or_start(
     credentials: Credentials | None,
     log_file: Path,
     say: Callable[[str], None],
+    wait_s: float,
 ) -> tuple[EmbeddedServer | None, EtcdClient]:
     settings = _settings(config, credentials)
     try:
@@ -83,8 +85,8 @@ async def _find_or_start(
         if _may_start(config):
             server = await _start(stack, config, credentials, log_file, say)
         if server is None:
-            say(f"waiting up to {WAIT_S:g} s for etcd: {error.cause}")
-    return server, await _connected(stack, settings, WAIT_S, optional=config.user is None)
+            say(f"waiting up to {wait_s:g} s for etcd: {error.cause}")
+    return server, await _connected(stack, settings, wait_s, optional=config.user is None)
 
 
 async def _connected(

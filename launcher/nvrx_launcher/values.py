@@ -207,3 +207,21 @@ def local_ranks(value: str) -> tuple[int, ...]:
         return tuple(int(part) for part in value.split(",") if part.strip())
     except ValueError:
         raise BadValueError("not a list of local ranks such as 0,1,2") from None
+
+
+def warm_workers(value: str) -> str | int:
+    """`auto`, `off`, or a number of processes."""
+    if value in ("auto", "off"):
+        return value
+    if not value.isdigit():
+        raise BadValueError("neither auto, off nor a number of processes")
+    return int(value)
+
+
+def modules(value: str) -> tuple[str, ...]:
+    """Names of modules with commas between."""
+    names = tuple(part.strip() for part in value.split(",") if part.strip())
+    for name in names:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise BadValueError(f"{name} is no name of a module", "such as torch,my_package.model")
+    return names

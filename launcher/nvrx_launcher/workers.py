@@ -39,8 +39,34 @@ class RankJob:
 
 
 @dataclass(frozen=True, slots=True)
+class Hook:
+    """What `nvrx_launcher.warm.hook` is to do in a process. Names are joined by commas.
+
+    `mode` is watch or warm, `imports` names modules, `later` variables of the environment that are not known
+    yet, `folder` (absolute) holds the hook.
+    """
+
+    mode: str
+    imports: str
+    later: str
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Which idle process becomes the rank, after how long, and the variables it did not get at its start."""
+
+    pid: int
+    names: Mapping[str, str]
+    wait_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class RankCommand:
-    """All that the keeper needs to start a rank. `env` is the whole environment; paths are absolute."""
+    """All that the keeper needs to start a rank. `env` is the whole environment; paths are absolute.
+
+    `release`: turn this idle process into the rank; where that fails, and without it, the rank starts cold.
+    """
 
     local_rank: int
     argv: tuple[str, ...]
@@ -48,6 +74,8 @@ class RankCommand:
     cwd: str
     stdout_path: str
     stderr_path: str
+    hook: Hook | None = None
+    release: Release | None = None
 
 
 @dataclass(frozen=True, slots=True)

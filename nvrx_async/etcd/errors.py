@@ -8,13 +8,12 @@ from __future__ import annotations
 
 
 class EtcdError(Exception):
-    """Base of this room's errors. `cause`, `evidence` (one fact a line) and `hint` make up the message."""
+    """Base of this room's errors. `message` is `cause` and `evidence` (one fact a line); the text adds `hint`."""
 
     def __init__(self, cause: str, *, evidence: tuple[str, ...] = (), hint: str = "") -> None:
-        lines = [cause, *(f"  {fact}" for fact in evidence)]
-        if hint:
-            lines.append(f"hint: {hint}")
-        super().__init__("\n".join(lines))
+        message = "\n".join([cause, *(f"  {fact}" for fact in evidence)])
+        super().__init__(f"{message}\nhint: {hint}" if hint else message)
+        self.message = message
         self.cause = cause
         self.evidence = evidence
         self.hint = hint

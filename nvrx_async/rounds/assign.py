@@ -78,17 +78,16 @@ def _fill(
 ) -> str | None:
     """Put newcomers into the gaps; return why one stays empty, None when all are filled."""
     slots_before = {seat.group_rank: seat.slots for seat in previous}
-    free = [*chosen, *(one for one in newcomers if one not in chosen)]
+    free = {one.node.node_id: one for one in (*chosen, *newcomers)}
     for rank, taken in enumerate(places):
         if taken is not None:
             continue
         slots = slots_before.get(rank)
-        fitting = next((one for one in free if slots is None or one.node.slots == slots), None)
+        fitting = next((one for one in free.values() if slots is None or one.node.slots == slots), None)
         if fitting is None:
-            others = ", ".join(f"{one.node.node_id} has {one.node.slots}" for one in free) or "nobody waits"
-            return f"group rank {rank} needs a node with {slots} slots ({others})"
-        places[rank] = fitting
-        free.remove(fitting)
+            others = ", ".join(f"{one.node.node_id} has {one.node.slots}" for one in free.values())
+            return f"group rank {rank} needs a node with {slots} slots ({others or 'nobody waits'})"
+        places[rank] = free.pop(fitting.node.node_id)
     return None
 
 

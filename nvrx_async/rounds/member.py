@@ -6,21 +6,18 @@ what became of them, and leaves. What other agents do is the coordinator's to ju
 
 from __future__ import annotations
 
-from nvrx_async.etcd.types import CreatedAt, Exists, ModifiedAt, Operation, Put, Scope, Txn
+from nvrx_async.etcd.types import Put, Scope, Txn
 from nvrx_async.faults import signal_name
-from nvrx_async.job.codec import encode
 from nvrx_async.job.keys import current
 from nvrx_async.job.records import (
     LIMITS,
     Assignment,
     Current,
-    Done,
     End,
     Fault,
     FaultKind,
     Interrupt,
     JobSpec,
-    Join,
     Outcome,
     Phase,
     Round,
@@ -50,6 +47,7 @@ from nvrx_async.rounds.effects import (
 from nvrx_async.rounds.entry import (
     Adopt,
     Entrance,
+    Entry,
     Evict,
     Inside,
     Open,
@@ -77,9 +75,9 @@ from nvrx_async.rounds.events import (
     Renewed,
 )
 from nvrx_async.rounds.identity import Identity
-from nvrx_async.rounds.leaving import departure, last_word
 from nvrx_async.rounds.mirror import Mirror
-from nvrx_async.rounds.own import InFlight, OwnFault, OwnRanks, Registration, fault_of
+from nvrx_async.rounds.own import InFlight, OwnFault, OwnRanks
+from nvrx_async.rounds.registration import Registration
 from nvrx_async.rounds.stopping import Stopping
 
 USAGE = 2
@@ -186,7 +184,7 @@ class Member:
         self._joined = max(self._joined, committed.joins)
         match committed.tag:
             case "enter" if self._entering is not None:
-                self._registration = Registration(self._entering.keys, self._entering.node, revision)
+                self._register(self._entering, revision)
             case "report":
                 self._reported, self._ranks = committed.round, None
             case "done":
@@ -198,19 +196,30 @@ class Member:
             case _:
                 pass
 
+    def _register(self, entry: Open | Register | Inside, revision: int) -> None:
+        self._registration = Registration(entry.keys, entry.node, revision, self._me.lease, self._mirror)
+
     def _keeper_lost(self, generation: int) -> None:
         if self._keeper == generation:
             self._keeper = None
-        if self._ranks is not None and not self._ranks.gone:
+        if self._ranks is not None and self._ranks.generation == generation and not self._ranks.gone:
             self._ranks.keeper_lost = True
 
     def _note(self, event: RankEnded | RanksGone | RankHung | RanksHeld) -> None:
         """Something became known of ranks; what is said of another round's is ignored."""
-        if isinstance(event, RanksHeld):
-            self._stopping.held(event)
-        elif self._ranks is not None and self._ranks.round == event.round:
-            self._ranks.note(event)
-            self._unfit = self._unfit or bool(self._ranks.unkillable)
+        ranks = self._ranks
+        if ranks is None or ranks.round != event.round:
+            return
+        match event:
+            case RankEnded(end=end):
+                ranks.note_end(end)
+            case RanksGone():
+                ranks.note_gone(event)
+                self._unfit = self._unfit or bool(event.unkillable)
+            case RankHung():
+                ranks.hung = ranks.hung or event
+            case RanksHeld():
+                self._stopping.held(event)
 
     # What to do ---------------------------------------------------------------------------------------
 
@@ -246,9 +255,9 @@ class Member:
         now_round = self._mirror.record(Round, keys.round)
         if now_round is None:
             return "the attempt has no round"
-        self._tell_of_rounds(now_round, registered)
         if self._leave is not None:
             return self._go(now, now_round, registered, self._leave)
+        self._tell_of_rounds(now_round, registered)
         if self._ranks is not None:
             return self._tend(now, self._ranks, now_round, registered)
         return self._await_round(now, now_round, registered)
@@ -262,14 +271,16 @@ class Member:
             return self._finish(REQUEUE, "the lease ended before the agent had entered", again=True)
         if self._in_flight is not None:
             return "entering"
-        entry = self._entrance.decide(now, self._mirror)
+        return self._go_in(self._entrance.decide(now, self._mirror), now)
+
+    def _go_in(self, entry: Entry, now: Now) -> str:
         match entry:
             case Open() | Register():
                 self._entering = entry
                 self._commit("enter", entry.txn)
                 return f"entering attempt {entry.keys.attempt}"
-            case Inside(keys=keys, node=node, revision=revision):
-                self._registration = Registration(keys, node, revision)
+            case Inside(revision=revision):
+                self._register(entry, revision)
                 return self._decide(now)
             case Prove(holder=holder):
                 if holder.incarnation not in self._asked_proof:
@@ -308,13 +319,13 @@ class Member:
         interrupt = self._mirror.record(Interrupt, keys.interrupt(number))
         if interrupt is not None:
             self._stop_for(ranks, interrupt.kind, interrupt.reason)
-        fault = fault_of(ranks, self._me.host)
+        fault = ranks.fault(self._me.host)
         if fault is not None:
             self._stop_for(ranks, fault.kind, fault.sentence)
             if interrupt is None:
                 if fault.end is not None:
                     self._tell_once(("failed", number), RankFailed(number, fault.end, self._me.host))
-                return self._interrupt(now, now_round, registered, fault)
+                return self._interrupt(now, number, registered, fault)
         if not ranks.gone:
             if not ranks.stopping and self._agree(registered):
                 return "a stop is being agreed"
@@ -323,33 +334,24 @@ class Member:
             return self._done(ranks, registered)
         return self._report(now, ranks, registered)
 
-    def _interrupt(self, now: Now, now_round: Round, registered: Registration, fault: OwnFault) -> str:
+    def _interrupt(self, now: Now, number: int, registered: Registration, fault: OwnFault) -> str:
         """Say that the round is over: no coordinator is needed for that."""
-        keys, number, node_id = registered.keys, now_round.number, registered.node.node_id
+        node_id = registered.node.node_id
         interrupt = Interrupt(node_id, fault.kind, node_id, fault.sentence, now.utc, fault.rank)
-        key = keys.interrupt(number)
-        self._commit(
-            "interrupt",
-            self._txn(
-                registered, Put(key, encode(interrupt)), when=(self._at(keys.round), CreatedAt(key, 0))
-            ),
-        )
+        self._commit("interrupt", registered.interrupt(number, interrupt))
         return f"interrupting round {number}: {fault.sentence}"
 
     def _done(self, ranks: OwnRanks, registered: Registration) -> str:
-        keys, node = registered.keys, registered.node
-        if self._done_round < ranks.round:
-            put = Put(keys.done(ranks.round, node.node_id), encode(Done(node.node_id, node.incarnation)))
-            self._commit("done", self._txn(registered, put, when=(self._at(keys.round),)), ranks.round)
+        if not self._is_done(ranks):
+            self._commit("done", registered.done(ranks.round), ranks.round)
         return "all ranks of this node finished; waiting for the others"
 
     def _report(self, now: Now, ranks: OwnRanks, registered: Registration) -> str:
         """Write the final report; in the same step join the next round, since nothing lives in this one."""
-        keys, node, number = registered.keys, registered.node, ranks.round
+        node, number = registered.node, ranks.round
         joining = self._join_of(now, number + 1, registered)
         if joining is None and not self._unfit and self._leave is None:
             return f"waiting for a port, or for a renewal, to join round {number + 1}"
-        key = keys.fault(number, node.node_id)
         kind = FaultKind.NODE_LEFT if self._leave else FaultKind.KEEPER_LOST if ranks.keeper_lost else None
         extra, unfit = ({LIMITS: ranks.learned} if ranks.learned else {}), self._unfit
         report = Fault(node.node_id, node.incarnation, node.host, ranks.ends, kind, unfit=unfit, extra=extra)
@@ -359,17 +361,8 @@ class Member:
                 ("unfit",),
                 Waiting(f"a process of local rank {unkillable} outlives SIGKILL: this node joins no more"),
             )
-        self._commit(
-            "report",
-            self._txn(
-                registered,
-                Put(key, encode(report)),
-                *([joining] if joining else []),
-                when=(self._at(keys.round), Exists(keys.interrupt(number))),
-            ),
-            number,
-            joins=number + 1 if joining else -1,
-        )
+        joins = number + 1 if joining else -1
+        self._commit("report", registered.report(number, report, joining), number, joins=joins)
         return f"reporting on round {number}"
 
     # Rounds -------------------------------------------------------------------------------------------
@@ -389,8 +382,7 @@ class Member:
         joining = self._join_of(now, number, registered)
         if joining is None:
             return f"waiting for a port, or for a renewal, to join round {number}"
-        at = self._at(registered.keys.round)
-        self._commit("join", self._txn(registered, joining, when=(at,)), joins=number)
+        self._commit("join", registered.joins(joining), joins=number)
         return f"joining round {number}"
 
     def _join_of(self, now: Now, number: int, registered: Registration) -> Put | None:
@@ -403,9 +395,7 @@ class Member:
             self._effects.append(ReservePort(number))
         if port is None or now.s >= self._good_until_s:
             return None
-        node = registered.node
-        join = Join(node.node_id, node.incarnation, node.address, port)
-        return Put(registered.keys.join(number, node.node_id), encode(join), self._me.lease)
+        return registered.join(number, port)
 
     def _take_seat(self, now: Now, now_round: Round, registered: Registration) -> str:
         keys, number, token = registered.keys, now_round.number, now_round.token
@@ -426,7 +416,7 @@ class Member:
         self._tell_running(now_round, assignment)
         if now.s >= self._good_until_s or self._keeper is None:
             return "waiting for a renewal of the lease, or a keeper, to start the ranks"
-        self._ranks = OwnRanks(assignment)
+        self._ranks = OwnRanks(assignment, self._keeper)
         self._effects.append(StartRanks(assignment, self._keeper))
         return f"starting ranks of round {number}"
 
@@ -464,7 +454,8 @@ class Member:
             self._tell_once(("over",), notice)
         if self._leave is not None and notice is None:
             code = SIGNAL_BASE + self._leave.signal
-        return self._finish(code, reason, again=again)
+        # Another life would join rounds beside a process of this one that outlives SIGKILL.
+        return self._finish(code, reason, again=again and not self._unfit)
 
     def _go(self, now: Now, now_round: Round, registered: Registration, leave: LeaveRequested) -> str:
         """Leave: stop the ranks, say so, and write the outcome if nobody else is left to."""
@@ -480,7 +471,7 @@ class Member:
         if ranks is not None and seated:
             interrupt = self._mirror.get(registered.keys.interrupt(ranks.round))
             if interrupt is None:
-                self._interrupt(now, now_round, registered, OwnFault(FaultKind.NODE_LEFT, reason))
+                self._interrupt(now, ranks.round, registered, OwnFault(FaultKind.NODE_LEFT, reason))
             elif ranks.gone:
                 self._report(now, ranks, registered)
         if ranks is not None and not ranks.gone:
@@ -492,7 +483,7 @@ class Member:
             return self._finish(SIGNAL_BASE + leave.signal, f"{reason}; etcd did not answer in time")
         if not self._left:
             if self._ranks is None or not seated:
-                self._commit("leave", departure(registered, self._me.lease))
+                self._commit("leave", registered.departure())
             return "leaving"
         return self._last_one_out(now, now_round, registered, leave)
 
@@ -500,11 +491,10 @@ class Member:
         self, now: Now, now_round: Round, registered: Registration, leave: LeaveRequested
     ) -> str:
         """The outcome of a job that everybody left. Refused means that others stay: it is theirs."""
-        keys, code = registered.keys, SIGNAL_BASE + leave.signal
-        reason = f"stopped by {signal_name(leave.signal)}"
+        code, reason = SIGNAL_BASE + leave.signal, f"told to stop by {signal_name(leave.signal)}"
         if self._others_stay:
             return self._finish(code, f"{reason}; others stay in it")
-        if self._asked_last:
+        if self._asked_last or self._in_flight is not None:
             return "leaving: reading how the job ended"
         outcome = Outcome(
             success=False,
@@ -514,7 +504,7 @@ class Member:
             decided_utc=now.utc,
             launch_id=self._me.launch_id,
         )
-        self._commit("last", last_word(keys, self._at(current(keys.run_id)), outcome))
+        self._commit("last", registered.last_word(outcome))
         self._asked_last = True
         return "leaving: writing the outcome if nobody stays"
 
@@ -523,11 +513,10 @@ class Member:
         ranks = self._ranks
         if ranks is None:
             return False
-        step = self._stopping.next(self._mirror, registered, ranks.round, wanted)
+        step = self._stopping.next(registered, ranks.round, wanted)
         self._effects.extend(step.effects)
-        if step.write is not None:
-            txn = self._txn(registered, step.write, when=(self._at(registered.keys.round), *step.when))
-            self._commit(step.tag, txn, ranks.round)
+        if step.txn is not None:
+            self._commit(step.tag, step.txn, ranks.round)
         return step.waits
 
     def _is_done(self, ranks: OwnRanks) -> bool:
@@ -545,7 +534,8 @@ class Member:
         if ranks.gone or ranks.killing or (ranks.stopping and (grace or hung)):
             return
         ranks.stopping, ranks.killing = True, not (grace or hung)
-        self._effects.append(KillHung(ranks.round, reason) if hung else StopRanks(ranks.round, grace, reason))
+        number = ranks.round
+        self._effects.append(KillHung(number, reason) if hung else StopRanks(number, grace, reason))
         if self._asked_port <= ranks.round and self._leave is None:
             self._asked_port = ranks.round + 1
             self._effects.append(ReservePort(ranks.round + 1))
@@ -555,17 +545,6 @@ class Member:
         if self._in_flight is None:
             self._in_flight = InFlight(tag, number, joins)
             self._effects.append(Commit(tag, (txn,)))
-
-    def _txn(
-        self, registered: Registration, *then: Operation, when: tuple[ModifiedAt | CreatedAt | Exists, ...]
-    ) -> Txn:
-        """A write in the living attempt by an agent that still holds its registration."""
-        keys = registered.keys
-        held = CreatedAt(keys.node(registered.node.node_id), registered.revision)
-        return Txn(when=(self._at(current(keys.run_id)), held, *when), then=then)
-
-    def _at(self, key: str) -> ModifiedAt:
-        return ModifiedAt(key, self._mirror.revision(key))
 
     def _finish(self, code: int, reason: str, *, again: bool = False) -> str:
         self._finished = True

@@ -1,21 +1,37 @@
-"""What the member machine remembers of its own: ranks, registration, the commit under way."""
+"""What the member machine remembers of its own: ranks and the commit under way."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from nvrx_async.job.keys import AttemptKeys
-from nvrx_async.job.records import Assignment, FaultKind, Node, RankEnd
-from nvrx_async.rounds.events import RankEnded, RankHung, RanksGone
+from nvrx_async.job.records import Assignment, FaultKind, RankEnd
+from nvrx_async.rounds.events import RankHung, RanksGone
 from nvrx_async.rounds.sentences import node_fault, rank_ended
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFault:
+    """Why this node ends a round. `end` and `rank` are those of the rank that failed, None where the node did.
+
+    A rank that hangs has no end yet.
+    """
+
+    kind: FaultKind
+    sentence: str
+    end: RankEnd | None = None
+    rank: int | None = None
 
 
 @dataclass(slots=True)
 class OwnRanks:
-    """This node's ranks in one round. `gone`: none lives and all output was read; `stopping`: told to stop."""
+    """This node's ranks in one round. `gone`: none lives and all output was read; `stopping`: told to stop.
+
+    `generation` names their keeper, None if they were never started.
+    """
 
     assignment: Assignment
+    generation: int | None = None
     ends: tuple[RankEnd, ...] = ()
     gone: bool = False
     unkillable: tuple[int, ...] = ()
@@ -30,25 +46,6 @@ class OwnRanks:
         """The round they belong to."""
         return self.assignment.round
 
-    def note(self, event: RankEnded | RanksGone | RankHung) -> None:
-        """Something became known of these ranks. What is final is not changed by what comes late."""
-        match event:
-            case RanksGone():
-                self.ends, self.unkillable, self.gone = event.ends, event.unkillable, True
-                self.learned = event.learned
-            case RankHung():
-                self.hung = self.hung or event
-            case RankEnded(end=end) if not self.gone:
-                if all(known.local_rank != end.local_rank for known in self.ends):
-                    self.ends = (*self.ends, end)
-            case _:
-                pass
-
-    @property
-    def failure(self) -> RankEnd | None:
-        """The first end that is a fault of its own."""
-        return next((end for end in self.ends if end.kind not in (None, FaultKind.STOPPED_BY_US)), None)
-
     @property
     def finished(self) -> bool:
         """All ranks exited with 0."""
@@ -58,38 +55,33 @@ class OwnRanks:
             and all(end.kind is None for end in self.ends)
         )
 
+    def note_end(self, end: RankEnd) -> None:
+        """A rank ended. Told again, or after all are gone, it says nothing new."""
+        if not self.gone and all(known.local_rank != end.local_rank for known in self.ends):
+            self.ends = (*self.ends, end)
 
-@dataclass(frozen=True, slots=True)
-class OwnFault:
-    """Why this agent ends a round. `end` and `rank` where it is one rank's fault."""
+    def note_gone(self, event: RanksGone) -> None:
+        """No rank lives, and this is all the evidence of their ends."""
+        self.ends, self.unkillable, self.gone = event.ends, event.unkillable, True
+        self.learned = event.learned
 
-    kind: FaultKind
-    sentence: str
-    end: RankEnd | None = None
-    rank: int | None = None
-
-
-def fault_of(ranks: OwnRanks, host: str) -> OwnFault | None:
-    """What of these ranks ends the round, None while nothing does."""
-    if ranks.keeper_lost:
-        return OwnFault(FaultKind.KEEPER_LOST, node_fault(FaultKind.KEEPER_LOST, host, ""))
-    end, hung = ranks.failure, ranks.hung
-    if end is not None and end.kind is not None and end.kind is not FaultKind.HANG:
-        return OwnFault(end.kind, f"rank {end.rank} on {host} {rank_ended(end)}", end, end.rank)
-    if hung is not None:
-        return OwnFault(FaultKind.HANG, f"rank {hung.rank} on {host} {hung.sentence}", rank=hung.rank)
-    if ranks.gone and not ranks.finished and not ranks.stopping:
-        return OwnFault(FaultKind.START_FAILED, node_fault(FaultKind.START_FAILED, host, ""))
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """The attempt this agent is in, as what, and since which revision of etcd."""
-
-    keys: AttemptKeys
-    node: Node
-    revision: int
+    def fault(self, host: str) -> OwnFault | None:
+        """The first fault of its own that this node shows; what we stopped has none."""
+        if self.keeper_lost:
+            return OwnFault(FaultKind.KEEPER_LOST, node_fault(FaultKind.KEEPER_LOST, host, ""))
+        for end in self.ends:
+            if end.kind is None or end.kind in (FaultKind.STOPPED_BY_US, FaultKind.HANG):
+                continue
+            if end.kind.is_membership:
+                return OwnFault(end.kind, node_fault(end.kind, host, end.detail))
+            return OwnFault(end.kind, f"rank {end.rank} on {host} {rank_ended(end)}", end, end.rank)
+        if self.hung is not None:
+            return OwnFault(
+                FaultKind.HANG, f"rank {self.hung.rank} on {host} {self.hung.sentence}", rank=self.hung.rank
+            )
+        if self.gone and not self.finished and not self.stopping:
+            return OwnFault(FaultKind.START_FAILED, node_fault(FaultKind.START_FAILED, host, ""))
+        return None
 
 
 @dataclass(frozen=True, slots=True)

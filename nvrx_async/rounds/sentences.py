@@ -13,9 +13,11 @@ def rank_ended(end: RankEnd) -> str:
         FaultKind.HANG: f"hung{detail}",
         FaultKind.HARDWARE: f"met a hardware fault{detail}",
         FaultKind.OUT_OF_MEMORY: "was killed by the kernel, out of memory",
-        FaultKind.START_FAILED: f"could not be started{detail}",
+        FaultKind.FENCED: "was killed by its keeper, since its node could not renew its lease in time",
         FaultKind.STORAGE: f"failed on storage: {_raised(end) if end.error else end.detail}",
     }
+    if end.exit_code is None and end.signal is None:
+        return f"could not be started{detail}"
     how = by_kind.get(end.kind) if end.kind else None
     return how or _status(end)
 

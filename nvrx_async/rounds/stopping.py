@@ -12,13 +12,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nvrx_async.etcd.types import CreatedAt, Put
-from nvrx_async.job.codec import encode
+from nvrx_async.etcd.types import Txn
 from nvrx_async.job.records import Seat, Stop, StopPhase, StopVote
 from nvrx_async.rounds.effects import Effect, HoldRanks, Notify, StopAtStep, Waiting
 from nvrx_async.rounds.events import RanksHeld
-from nvrx_async.rounds.mirror import Mirror
-from nvrx_async.rounds.own import Registration
+from nvrx_async.rounds.registration import Registration
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +26,7 @@ class Step:
     waits: bool
     effects: tuple[Effect, ...] = ()
     tag: str = ""
-    write: Put | None = None
-    when: tuple[CreatedAt, ...] = ()
+    txn: Txn | None = None
 
 
 NOTHING = Step(waits=False)
@@ -59,11 +56,11 @@ class Stopping:
         """The vote was committed."""
         self._voted = self._voted or number == self._round
 
-    def next(self, mirror: Mirror, registered: Registration, number: int, wanted: str) -> Step:
+    def next(self, registered: Registration, number: int, wanted: str) -> Step:
         """What to do now. `wanted`: why this agent wants to stop, empty if it does not."""
         if self._round != number:
             self._forget(number)
-        keys, node = registered.keys, registered.node
+        keys, mirror = registered.keys, registered.mirror
         stop = mirror.record(Stop, keys.stop(number))
         if mirror.get(keys.interrupt(number)) is not None or (stop is None and not wanted):
             return NOTHING
@@ -76,16 +73,12 @@ class Stopping:
             return Step(waits=True, effects=(HoldRanks(number),))
         if self._held is None or self._voted:
             return WAIT
-        running = CreatedAt(keys.interrupt(number), 0)
         if stop is not None:
-            vote = StopVote(node.node_id, node.incarnation, self._held.step)
-            write = Put(keys.stop_vote(number, node.node_id), encode(vote))
-            return Step(waits=True, tag="vote", write=write, when=(running,))
+            return Step(waits=True, tag="vote", txn=registered.vote(number, self._held.step))
         if self._held.step is None:  # ranks that do not ask cannot be told
             self._agreed = False
             return Step(waits=False, effects=(StopAtStep(number, None),))
-        write = Put(keys.stop(number), encode(Stop(node.node_id, StopPhase.ASKED, wanted)))
-        return Step(waits=True, tag="stop", write=write, when=(running, CreatedAt(keys.stop(number), 0)))
+        return Step(waits=True, tag="stop", txn=registered.stop(number, wanted))
 
     def _answer(self, stop: Stop, number: int) -> Step:
         self._agreed = stop.phase is StopPhase.AGREED

@@ -20,7 +20,10 @@ ONE_OR_TWO = ("--nnodes", "1:2", *TWO[2:])
 def two_agents(on: Stage, options: tuple[str, ...], *rank_options: str) -> tuple[Agent, Agent]:
     """Two agents whose ranks are up."""
     program = on.ranks(*rank_options)
-    agents = (on.launch(*program, node="n0", options=options), on.launch(*program, node="n1", options=options))
+    agents = (
+        on.launch(*program, node="n0", options=options),
+        on.launch(*program, node="n1", options=options),
+    )
     on.up(0, 4)
     return agents
 
@@ -45,7 +48,7 @@ def test_nothing_of_a_killed_agent_lives_and_a_replacement_fills_its_place(job: 
     victim.signal(signal.SIGKILL)
     job.all_gone(its, 1.0)
     assert bystander.alive
-    survivor.says(rf"round 0 is over: node \S+ lost: its lease ended", bound_s=TTL_S + 10)
+    survivor.says(r"round 0 is over: node \S+ lost: its lease ended", bound_s=TTL_S + 10)
     survivor.says(rf"waiting: round 1: 1 of 2 nodes joined; missing: {victim.node}")
 
     assert victim.node is not None
@@ -71,7 +74,9 @@ def test_an_agent_that_is_restarted_at_once_proves_its_predecessor_dead_and_keep
     successor = job.launch(node=victim.node, options=slow)
     again = job.up(1, 4)  # long before a lease of 60 s ends
     assert {one.node: one.group_rank for one in again} == seats
-    assert successor.said(rf"earlier agent: its process \(pid {victim.pid}\) is dead and nothing it started lives on this host")
+    assert successor.said(
+        rf"earlier agent: its process \(pid {victim.pid}\) is dead and nothing it started lives on this host"
+    )
     finishes(job, 1, 4, survivor, successor)
 
 

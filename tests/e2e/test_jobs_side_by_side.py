@@ -65,7 +65,9 @@ def test_a_second_living_job_with_another_command_is_refused_with_both_specs(job
 def test_a_finished_job_has_no_lease_and_no_process(job: Stage) -> None:
     leases = job.etcd.leases()
     agents = [
-        job.launch(*job.ranks("--offspring", "--finish-from", "0"), node=f"n{number}", options=("--nnodes", "2"))
+        job.launch(
+            *job.ranks("--offspring", "--finish-from", "0"), node=f"n{number}", options=("--nnodes", "2")
+        )
         for number in range(2)
     ]
     assert [agent.ends() for agent in agents] == [0, 0], job.told()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.etcd_view import PROPOSALS, PUTS
-from support.stage import Stage, stage
 from support.etcd_server import EtcdProcess
+from support.etcd_view import PROPOSALS, PUTS
+from support.stage import stage
 
 
 @pytest.mark.parametrize(

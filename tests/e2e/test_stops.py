@@ -33,7 +33,7 @@ def test_one_signal_lets_ranks_save_and_leaves_cleanly(job: Stage, number: signa
 
 
 def test_a_second_ctrl_c_kills_ranks_that_do_not_stop(job: Stage) -> None:
-    deaf = "trap '' TERM; echo deaf; while :; do sleep 3600; done"
+    deaf = "trap : TERM; echo deaf; while :; do sleep 3600; done"
     agent = job.launch("sh", "-c", deaf, options=("--no-python", "--workers-stop-timeout", "600"))
     agent.says("deaf")
     agent.signal(signal.SIGINT)
@@ -111,4 +111,3 @@ def test_restarts_end_with_their_budget(job: Stage) -> None:
     assert all(agent.said("all 2 restarts of --max-restarts are spent") for agent in agents), job.told()
     assert {news.round for news in job.news} <= {0, 1, 2}
     job.up(2, 4)
-

@@ -153,9 +153,9 @@ async def test_a_stop_right_after_the_start_is_not_lost(tmp_path: Path) -> None:
         assert {end.signal for end in b.all(RankExited)} == {signal.SIGTERM}
 
 
-async def test_who_ignores_sigterm_is_killed_at_the_end_of_the_grace(tmp_path: Path) -> None:
+async def test_who_survives_sigterm_is_killed_at_the_end_of_the_grace(tmp_path: Path) -> None:
     async with bench(tmp_path) as b:
-        b.run("trap '' TERM; echo up; while :; do sleep 1; done", "echo up; exec sleep 1000")
+        b.run("trap : TERM; echo up; while :; do sleep 1; done", "echo up; exec sleep 1000")
         await b.wait_for_line("up", 0)
         before_s = boottime_s()
         b.keeper.stop(0, 0.5)
@@ -166,9 +166,18 @@ async def test_who_ignores_sigterm_is_killed_at_the_end_of_the_grace(tmp_path: P
         assert (ends[1].signal, ends[1].by) == (signal.SIGTERM, EndedBy.US)
 
 
-async def test_a_repeated_stop_only_shortens_the_grace(tmp_path: Path) -> None:
+async def test_who_ignores_sigterm_gets_no_grace(tmp_path: Path) -> None:
     async with bench(tmp_path) as b:
         b.run("trap '' TERM; echo up; while :; do sleep 1; done")
+        await b.wait_for_line("up")
+        b.keeper.stop(0, 1000)
+        await b.gone()
+        assert [(end.signal, end.by) for end in b.all(RankExited)] == [(signal.SIGKILL, EndedBy.US)]
+
+
+async def test_a_repeated_stop_only_shortens_the_grace(tmp_path: Path) -> None:
+    async with bench(tmp_path) as b:
+        b.run("trap : TERM; echo up; while :; do sleep 1; done")
         await b.wait_for_line("up")
         b.keeper.stop(0, 1000)
         b.keeper.stop(0, 0.3)

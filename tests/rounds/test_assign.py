@@ -93,7 +93,7 @@ def test_nobody_joined():
 
 def test_natural_order():
     names = ["node-2", "node-2b", "node-10", "rack1-node3", "rack10-node1"]
-    assert sorted(names[::-1], key=natural) == names
+    assert sorted(set(names), key=natural) == names
 
 
 @given(st.data())

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rounds_kit import KEYS, SPEC, UTC, Keys, identity, node, opened, process, spec
 
-from nvrx_async.etcd.types import CreatedAt, Exists, ModifiedAt, Put, Scope
+from nvrx_async.etcd.types import CreatedAt, Empty, Exists, ModifiedAt, Put, Scope
 from nvrx_async.job.codec import decode, encode
 from nvrx_async.job.keys import AttemptKeys, current
 from nvrx_async.job.records import Current, Job, Node, Outcome, Phase, Round
@@ -22,6 +22,7 @@ from nvrx_async.rounds.entry import (
     Prove,
     Refuse,
     Register,
+    Superseded,
 )
 from nvrx_async.rounds.events import Listed, Now, Proof
 from nvrx_async.rounds.fencing import takeover_wait_s
@@ -315,6 +316,7 @@ def test_an_attempt_without_verdict_and_nodes_is_waited_out():
     entry = door.decide(110.0 + wait_s)
     assert isinstance(entry, Open)
     assert entry.keys == NEXT
+    assert Empty(KEYS.nodes) in entry.txn.when, "however late the watch is"
 
 
 def test_the_wait_begins_anew_when_a_node_was_there_meanwhile():
@@ -392,6 +394,21 @@ def test_two_successors_of_an_attempt_do_not_both_open():
     assert one.etcd.commit(first.txn).succeeded
     assert not one.etcd.commit(second.txn).succeeded
     assert isinstance(two.decide(), Register)
+
+
+def test_another_life_of_a_process_enters_its_own_attempt_only():
+    door = Door(identity(attempt=0, incarnation="a-2"))
+    opened(door.etcd)
+    door.etcd.put(KEYS.node("a"), node("a", "a-1"), lease=0x9)
+    assert door.decide() == Evict(0x9), "the holder is this very process: dead without a proof"
+    door.etcd.delete(KEYS.node("a"))
+    entry = door.decide()
+    assert isinstance(entry, Register), "though the attempt has no node: its own ranks are gone"
+    assert entry.node.succeeds == "a-1"
+    door.etcd.put(KEYS.outcome, outcome())
+    assert door.decide() == Adopt(outcome())
+    door.etcd.put(current("job"), Current(1, UTC))
+    assert door.decide() == Superseded("attempt 1 replaced attempt 0")
 
 
 def test_every_record_that_is_written_can_be_read():

@@ -10,88 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
 
 import pytest
 from rounds.sim.agent import Agent, Life
-from rounds.sim.checks import RUN_ID, Violation
-from rounds.sim.keeper import Rank
+from rounds.sim.checks import Violation
+from rounds.sim.directed import KEYS, RULE, commits, freeze_at, leader, ranks, running, slot_of, to_the_end
 from rounds.sim.schedule import Fault, play
 from rounds.sim.world import SPEC, Setup, World, real_machines
 
 from nvrx_async.etcd.types import CreatedAt, Put, Txn
 from nvrx_async.job.codec import encode
-from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.job.records import FaultKind, Interrupt, Node
 from nvrx_async.rounds import coordinator, entry, fencing, seal
 from nvrx_async.rounds.coordinator import Coordinator
-from nvrx_async.rounds.effects import Commit, Effect, StartRanks
+from nvrx_async.rounds.effects import Effect, StartRanks
 from nvrx_async.rounds.entry import Entrance
 from nvrx_async.rounds.events import Proof, Proven
 from nvrx_async.rounds.office import Office
-
-RULE = pytest.mark.parametrize("rule", [True, False], ids=["with_the_rule", "without"])
-KEYS = AttemptKeys(RUN_ID, 0)
-
-
-def running(setup: Setup, seed: int, number: int = 0) -> World:
-    """A job in which every rank of the round runs."""
-    world = World(setup, seed)
-    size = setup.slots * setup.spec.max_nodes
-    assert world.run_until(lambda: len(ranks(world, number)) == size, 60)
-    return world
-
-
-def ranks(world: World, number: int) -> list[Rank]:
-    return [rank for rank in world.checks.ranks if rank.assignment.round == number]
-
-
-def slot_of(world: World, group_rank: int, number: int = 0) -> int:
-    """Which agent has this seat."""
-    seat = world.checks.sealed[0, number].seats[group_rank]
-    return next(slot for slot, agent in world.agents.items() if agent.life_is(seat.incarnation))
-
-
-def leader(world: World) -> int:
-    """Which agent's coordinator sealed the running round."""
-    newest = max(world.checks.sealed.values(), key=lambda sealed: sealed.number)
-    return next(
-        slot for slot, agent in world.agents.items() if newest.token.startswith(f"{agent.incarnation}-")
-    )
-
-
-def to_the_end(world: World, within_s: float = 400.0) -> World:
-    world.run_until(world.over, within_s)
-    world.run(world.setup.spec.lease_ttl_s + 3.0)
-    world.checks.at_end()
-    return world
-
-
-def freeze_at(
-    world: World,
-    slot: int,
-    wanted: Callable[[Effect], bool],
-    for_s: float,
-    then: Callable[[], None] = lambda: None,
-) -> Callable[[], bool]:
-    """Freeze an agent right before its first effect of this kind; returns whether that has happened."""
-    frozen: list[float] = []
-
-    def hook(agent: Agent, effect: Effect) -> Literal["freeze"] | None:
-        if frozen or agent.slot != slot or not wanted(effect):
-            return None
-        frozen.append(world.timeline.now_s)
-        world.tell(agent, f"FREEZES before {type(effect).__name__} for {for_s:g} s")
-        world.timeline.after(for_s, agent.thaw)
-        then()
-        return "freeze"
-
-    world.on_effect.append(hook)
-    return lambda: bool(frozen)
-
-
-def commits(tag: str) -> Callable[[Effect], bool]:
-    return lambda effect: isinstance(effect, Commit) and effect.tag == tag
 
 
 @RULE
@@ -506,73 +441,3 @@ def test_h16_nothing_of_a_woken_host_takes_effect() -> None:
         assert not any(rank.alive for rank in ranks(world, 0))
         to_the_end(world)
         assert world.checks.outcomes[0].success
-
-
-def test_an_outage_beyond_the_ttl_after_which_etcd_still_holds_the_old_leases() -> None:
-    """The session gives its lease up after a TTL of silence; etcd comes back and gives each lease a new TTL.
-
-    The next life of the same process finds its node id held by its own earlier life, whose process lives.
-    """
-    for seed in range(5):
-        world = play(Setup(fixed_ids=seed % 2 == 0), seed, [Fault(8.0, "outage", 0, 8.0)])
-        assert [agent.exit_code for agent in world.everyone] == [0, 0]
-
-
-def test_an_unkillable_rank_frees_the_seal() -> None:
-    """SIGKILL does not end a rank for 10 s: its node reports unfit, joins no more, and is not waited for."""
-    world = running(Setup(agents=3, work_s=40.0), seed=17)
-    victim = slot_of(world, 1)
-    world.make_unkillable(victim)
-    for rank in ranks(world, 0):
-        rank.deaf = rank.node_id != world.agents[victim].node_id
-    world.end_rank(slot_of(world, 0), "exit")
-    assert world.run_until(lambda: (0, 1) in world.checks.sealed, 60)
-    assert world.agents[victim].node_id not in {seat.node_id for seat in world.checks.sealed[0, 1].seats}
-    assert world.run_until(lambda: 0 in world.checks.outcomes, 200)
-    assert world.checks.outcomes[0].success
-
-
-def test_a_process_whose_lease_lapsed_at_the_end_adopts_the_outcome() -> None:
-    """B is cut off while the job ends without it; no launch id tells that B belongs to the job that ended.
-
-    B's next life finds an outcome. It must not begin the job again.
-    """
-    for seed in range(4):
-        setup = Setup(agents=2, launch_id=None, work_s=12.0).with_spec(min_nodes=1, max_nodes=1)
-        world = running(setup, seed)
-        assert world.run_until(lambda w=world: all(agent.attempt == 0 for agent in w.agents.values()), 5)  # type: ignore[misc]
-        world.cut(1 - slot_of(world, 0), 25.0)
-        to_the_end(world)
-        assert world.checks.current_attempt() == 0
-        assert [agent.exit_code for agent in world.everyone] == [0, 0]
-
-
-def test_a_process_that_is_left_alone_goes_on_with_its_own_attempt() -> None:
-    """All leases lapse; no launch id tells that those who come back belong to the attempt without a verdict.
-
-    They register in it again, instead of waiting until it may be succeeded by another one.
-    """
-    for seed in range(4):
-        world = play(Setup(launch_id=None), seed, [Fault(8.0, "cut", slot, 25.0) for slot in (0, 1)])
-        assert world.checks.current_attempt() == 0
-        assert world.checks.outcomes[0].success
-
-
-def test_the_move_to_another_attempt_is_compared_with_what_its_mover_sees_late() -> None:
-    """Another launch has waited long enough, and its watches lag. A comes back, seals a first world and starts.
-
-    The mover does not see that yet: the move itself compares that the attempt has no node. (No world was sealed
-    before A was cut off, else A would have to wait as long as the mover.)
-    """
-    setup = Setup(agents=2, late_s=(0.0, 1e6), work_s=60.0).with_spec(min_nodes=1)
-    world = World(setup, seed=18)
-    assert world.run_until(lambda: KEYS.node("n0") in world.store.keys, 5)
-    world.launch(1, "other.0")
-    wait_s = fencing.takeover_wait_s(setup.spec)
-    world.cut(0, 6.5 + wait_s - 6.0)
-    assert world.run_until(lambda: KEYS.node("n0") not in world.store.keys, 10)
-    world.run(1.0)
-    world.lag_watches(1, 12.0, 60.0)
-    world.run(20.0)
-    assert world.checks.current_attempt() == 0
-    assert any(rank.alive for rank in world.checks.ranks)

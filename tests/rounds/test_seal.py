@@ -9,7 +9,7 @@ from rounds_kit import SPEC, join, node, seat, spec
 
 from nvrx_async.job.records import Done, Fault, FaultKind
 from nvrx_async.rounds.fencing import Judge
-from nvrx_async.rounds.seal import Forming, Sealed, Wait, seal, unclear
+from nvrx_async.rounds.seal import NEWCOMERS_WAIT_S, Forming, Sealed, Wait, seal, unclear
 
 RECORDED = Judge(recorded=True, older_than_seal=True)
 YOUNG = Judge(recorded=True, older_than_seal=False)
@@ -213,3 +213,12 @@ def test_survivors_keep_their_places():
     result = seal(0.0, state, RECORDED, SPEC)
     assert [one.node_id for one in result.seats] == ["a", "b"]
     assert result.master.node_id == "a"
+
+
+def test_a_registered_newcomer_is_waited_for_briefly_where_there_is_room():
+    nodes = {"a": node("a"), "b": node("b", "b-2", succeeds="b-1")}
+    state = replace(next_round("a"), nodes=nodes, missing_since_s={"b": 0.0})
+    assert seal(0.5, state, RECORDED, spec(min_nodes=1)) == Wait("b still to join", NEWCOMERS_WAIT_S)
+    assert isinstance(seal(NEWCOMERS_WAIT_S, state, RECORDED, spec(min_nodes=1)), Sealed)
+    full = replace(next_round("ab"), nodes={name: node(name) for name in "abc"})
+    assert isinstance(seal(0.0, full, RECORDED, SPEC), Sealed)

@@ -59,7 +59,9 @@ class EtcdView:
     def messages(self) -> Counter[str]:
         """How many messages etcd got from clients, by method."""
         found: Counter[str] = Counter()
-        for match in re.finditer(r"^grpc_server_msg_received_total\{(.*)\} (\S+)$", self._metrics(), re.MULTILINE):
+        for match in re.finditer(
+            r"^grpc_server_msg_received_total\{(.*)\} (\S+)$", self._metrics(), re.MULTILINE
+        ):
             method = re.search(r'grpc_method="(\w+)"', match[1])
             if method:
                 found[method[1]] += int(float(match[2]))

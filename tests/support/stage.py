@@ -80,14 +80,21 @@ class Watched:
 class Agent:
     """One `nvrx-launch`. `text` is all that it wrote so far, stdout and stderr in the order of writing."""
 
-    def __init__(self, stage: Stage, command: Sequence[str], environment: Mapping[str, str], mark: str) -> None:
+    def __init__(
+        self, stage: Stage, command: Sequence[str], environment: Mapping[str, str], mark: str
+    ) -> None:
         self._stage = stage
         self.mark = mark
         self.node: str | None = None
         self.text = ""
         self.popen = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env={**environment, AGENT_MARK: mark}, cwd=stage.folder, start_new_session=True,
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**environment, AGENT_MARK: mark},
+            cwd=stage.folder,
+            start_new_session=True,
         )
         assert self.popen.stdout is not None
         self._pipe = self.popen.stdout.fileno()
@@ -105,7 +112,9 @@ class Agent:
         def found() -> re.Match[str] | None:
             return re.search(pattern, self.text, re.MULTILINE)
 
-        return self._stage.until(found, f"{self.mark} says /{pattern}/", bound_s, give_up=lambda: not self.process.alive)
+        return self._stage.until(
+            found, f"{self.mark} says /{pattern}/", bound_s, give_up=lambda: not self.process.alive
+        )
 
     def said(self, pattern: str) -> bool:
         return re.search(pattern, self.text, re.MULTILINE) is not None
@@ -194,21 +203,32 @@ class Stage:
         environment: Mapping[str, str] | None = None,
     ) -> Agent:
         """Start an agent; without a program, of ranks that wait for SIGUSR1."""
-        meeting = ["--rdzv-endpoint", self.endpoint, "--rdzv-id", run_id or self.run_id] if self.endpoint else []
+        meeting = (
+            ["--rdzv-endpoint", self.endpoint, "--rdzv-id", run_id or self.run_id] if self.endpoint else []
+        )
         named = ["--node-id", node] if node else []
         agent = self.run(
-            *meeting, *named, "--log-dir", str(self.folder / "logs" / (node or "")), *options,
-            *(program or self.ranks()), environment=environment,
+            *meeting,
+            *named,
+            "--log-dir",
+            str(self.folder / "logs" / (node or "")),
+            *options,
+            *(program or self.ranks()),
+            environment=environment,
         )
         agent.node = node
         return agent
 
     def run(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Agent:
         """Start `nvrx-launch` with exactly these arguments."""
-        base = {name: value for name, value in os.environ.items() if not name.startswith(_OURS) or "TEST" in name}
+        base = {
+            name: value for name, value in os.environ.items() if not name.startswith(_OURS) or "TEST" in name
+        }
         base[STAGE_MARK] = self.name
         agent = Agent(
-            self, [sys.executable, "-m", "nvrx_launcher", *arguments], {**base, **(environment or {})},
+            self,
+            [sys.executable, "-m", "nvrx_launcher", *arguments],
+            {**base, **(environment or {})},
             f"{self.name}-{len(self.agents)}",
         )
         self.agents.append(agent)
@@ -258,7 +278,9 @@ class Stage:
         while self._dispatch(0):
             pass
 
-    def up(self, number: int, count: int, *, run_id: str | None = None, bound_s: float = BOUND_S) -> list[News]:
+    def up(
+        self, number: int, count: int, *, run_id: str | None = None, bound_s: float = BOUND_S
+    ) -> list[News]:
         """Wait until `count` ranks of a round are up; in order of rank."""
         return self.tell("up", number, count, run_id=run_id, bound_s=bound_s)
 
@@ -276,7 +298,8 @@ class Stage:
         """Wait until none of them lives."""
         self.until(
             lambda: all(not one.alive for one in processes),
-            f"gone: {[one.pid for one in processes if one.alive]}", within_s,
+            f"gone: {[one.pid for one in processes if one.alive]}",
+            within_s,
         )
 
     def finish(self, ranks: Sequence[News]) -> None:

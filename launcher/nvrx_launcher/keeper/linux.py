@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import math
 import os
+import resource
 import signal
 import time
 
@@ -16,6 +17,9 @@ _TFD_NONBLOCK = os.O_NONBLOCK
 _TFD_CLOEXEC = os.O_CLOEXEC
 _TFD_TIMER_ABSTIME = 1
 _NANOSECONDS = 1_000_000_000
+_NICE_OF_IDLE = 20
+_CAP_SYS_NICE = 23
+_CHILDREN = "/proc/{0}/task/{0}/children"
 
 # Loaded before any fork: a child only calls.
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -34,6 +38,49 @@ def die_with_parent() -> None:
 def become_subreaper() -> None:
     """Descendants whose parent died become children of this process instead of init's."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def yield_cpu() -> None:
+    """Run this process when nobody else wants the CPU, as far as `claim_cpu` can undo it.
+
+    Leaving SCHED_IDLE takes CAP_SYS_NICE or RLIMIT_NICE >= 20 (sched(7)), leaving SCHED_BATCH nothing; a nice
+    value could not be taken back either.
+    """
+    may_return = resource.getrlimit(resource.RLIMIT_NICE)[0] >= _NICE_OF_IDLE or _has_sys_nice()
+    policy = os.SCHED_IDLE if may_return else os.SCHED_BATCH
+    os.sched_setscheduler(0, policy, os.sched_param(0))
+
+
+def claim_cpu(pid: int) -> None:
+    """Give all threads of a process that had yielded the policy of this one back."""
+    policy, param = os.sched_getscheduler(0), os.sched_getparam(0)
+    with contextlib.suppress(OSError):  # it ends, or a thread of it
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - pathlib costs memory
+            os.sched_setscheduler(int(thread), policy, param)
+
+
+def children() -> set[int]:
+    """Direct children of this process, zombies included; empty where the kernel does not tell.
+
+    Exact for a process of one thread that is not reaping meanwhile: only reaping takes a child off the
+    kernel's list, and new ones come at its end (fs/proc/array.c).
+    """
+    try:
+        with open(_CHILDREN.format(os.getpid()), "rb") as file:  # noqa: PTH123 - as above
+            return {int(pid) for pid in file.read().split()}
+    except OSError:
+        return set()
+
+
+def knows_children() -> bool:
+    """Whether `children` works here (CONFIG_PROC_CHILDREN)."""
+    return os.path.exists(_CHILDREN.format(os.getpid()))  # noqa: PTH110 - as above
+
+
+def _has_sys_nice() -> bool:
+    with open("/proc/self/status", "rb") as file:  # noqa: PTH123 - as above
+        effective = next((line for line in file if line.startswith(b"CapEff:")), b"CapEff: 0")
+    return bool(int(effective.split()[1], 16) >> _CAP_SYS_NICE & 1)
 
 
 def set_name(name: bytes) -> None:

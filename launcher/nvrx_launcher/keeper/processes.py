@@ -46,8 +46,13 @@ def table() -> dict[int, Stat]:
     return {stat.pid: stat for stat in found if stat is not None}
 
 
-def descendants(processes: Mapping[int, Stat], roots: Collection[int]) -> list[Stat]:
-    """All processes below the roots, zombies included, parents before their children."""
+def descendants(
+    processes: Mapping[int, Stat], roots: Collection[int], besides: Collection[int] = ()
+) -> list[Stat]:
+    """All processes below the roots, zombies included, parents before their children.
+
+    Those in `besides` are left out, with all that is below them.
+    """
     children: dict[int, list[Stat]] = {}
     for stat in processes.values():
         children.setdefault(stat.parent, []).append(stat)
@@ -55,6 +60,8 @@ def descendants(processes: Mapping[int, Stat], roots: Collection[int]) -> list[S
     todo = list(roots)
     for pid in todo:  # grows while it is walked
         for child in children.get(pid, ()):
+            if child.pid in besides:
+                continue
             below.append(child)
             todo.append(child.pid)
     return below
@@ -77,6 +84,16 @@ def kill(stat: Stat) -> bool:
         return True
     finally:
         os.close(pidfd)
+
+
+def ignores(pid: int, signum: int) -> bool:
+    """Whether a signal would do nothing: ignored, and not blocked, as it is on the way from fork to exec."""
+    masks = {
+        name: int(value, 16) >> (signum - 1) & 1
+        for name, _, value in (line.partition(b":") for line in _read(f"/proc/{pid}/status").split(b"\n"))
+        if name in (b"SigIgn", b"SigBlk")
+    }
+    return bool(masks.get(b"SigIgn") and not masks.get(b"SigBlk"))
 
 
 def environment(pid: int) -> frozenset[bytes]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:  # `typing` would cost the keeper a megabyte
     from collections.abc import Mapping
     from typing import Any, NoReturn
 
+    from .hook import Hook
+
 STEPS = ("fork", "session", "folder", "exec")
 """Steps of a start, for reports of a failed one."""
 
@@ -57,13 +59,16 @@ class Rank:
         self.reaped = False
         self._status_fd = -1
         self._failure: tuple[int, int] | None = None
+        self._output: dict[str, int] = {}
 
-    def start(self, dispositions: Mapping[int, Any], null_fd: int) -> None:
+    def start(self, dispositions: Mapping[int, Any], null_fd: int, hook: Hook | None = None) -> None:
         """Fork and exec; a failure of either is in `end()` later, never raised."""
         fds: list[int] = []
         try:
             for name in ("stdout", "stderr"):
-                fds += self._pipe(name)
+                self._output[name], write_fd = os.pipe()
+                _enlarge(write_fd)
+                fds.append(write_fd)
             self._status_fd, status_w = os.pipe()
             fds.append(status_w)
             os.set_blocking(self._status_fd, False)
@@ -72,7 +77,7 @@ class Rank:
             keeper = os.getpid()
             self.pid = os.fork()
             if self.pid == 0:
-                _become(self.spec, keeper, (null_fd, *fds[:2]), status_w, dispositions)
+                _become(self.spec, keeper, (null_fd, *fds[:2]), status_w, dispositions, hook)
         except OSError as error:
             self._failure = (error.errno or 0, STEPS.index("fork"))
             self.reaped = True
@@ -80,6 +85,23 @@ class Rank:
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             for fd in fds:
                 os.close(fd)
+
+    def begin(self, spec: Mapping[str, Any]) -> None:
+        """Be this rank from now on: what it writes, and has written, goes to the files of `spec`."""
+        self.spec, self.started_s = spec, linux.boottime_s()
+        for name, fd in self._output.items():
+            self.streams.append(Stream(self.local_rank, name, fd, spec[f"{name}_path"]))
+        self._output = {}
+
+    def last_words(self, size: int) -> bytes:
+        """What a process that is no rank yet has written to stderr, at most the first `size` bytes."""
+        fd = self._output.get("stderr")
+        if fd is None:
+            return b""
+        os.set_blocking(fd, False)
+        with contextlib.suppress(BlockingIOError):
+            return os.read(fd, size)
+        return b""
 
     def send(self, signum: int) -> None:
         """Send a signal to the rank; SIGTERM and SIGKILL also to its process group, as torchrun does.
@@ -122,15 +144,12 @@ class Rank:
         """Give all descriptors back."""
         for stream in self.streams:
             stream.close()
+        for fd in self._output.values():
+            os.close(fd)
+        self._output = {}
         if self._status_fd >= 0:
             os.close(self._status_fd)
             self._status_fd = -1
-
-    def _pipe(self, name: str) -> list[int]:
-        read_fd, write_fd = os.pipe()
-        self.streams.append(Stream(self.local_rank, name, read_fd, self.spec[f"{name}_path"]))
-        _enlarge(write_fd)
-        return [write_fd]
 
     def _by(self, signum: int | None) -> str:
         if self.told_to_end or signum in self.sent:
@@ -177,6 +196,7 @@ def _become(
     standard_fds: tuple[int, ...],
     status_fd: int,
     dispositions: Mapping[int, Any],
+    hook: Hook | None,
 ) -> NoReturn:
     """Turn the forked child into the rank. The keeper has one thread, so the fork copied no held lock."""
     step = "session"
@@ -194,7 +214,8 @@ def _become(
         for number, disposition in dispositions.items():
             signal.signal(number, disposition)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.execvpe(spec["argv"][0], spec["argv"], spec["env"])  # noqa: S606 - the user's program, no shell wanted
+        env = spec["env"] if hook is None else hook.enter(spec["env"])
+        os.execvpe(spec["argv"][0], spec["argv"], env)  # noqa: S606 - the user's program, no shell wanted
     except OSError as error:
         os.write(status_fd, _STATUS.pack(error.errno or 0, STEPS.index(step)))
     except BaseException:  # noqa: BLE001 - the child must not go on as a second keeper, whatever went wrong

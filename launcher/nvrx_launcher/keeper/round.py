@@ -9,17 +9,18 @@ from . import linux, processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` would cost the keeper a megabyte
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from .rank import Rank
     from .spool import Stream
 
 
 class Round:
-    """Ranks and what they started. The keeper is sub-reaper and has no other children than these."""
+    """Ranks and what they started: all that the keeper, a sub-reaper, is parent of but for idle processes."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, idle: Collection[int] = ()) -> None:
         self.number = number
+        self._idle = idle
         self.ranks: list[Rank] = []
         self.fenced = False
         self.kill_at_s: float | None = None
@@ -44,7 +45,9 @@ class Round:
         if grace_s <= 0:
             self.kill()
         elif first:
-            self.signal(signal.SIGTERM)
+            for rank in self.running:  # one that ignores SIGTERM would only wait for the end of the grace
+                ignored = processes.ignores(rank.pid, signal.SIGTERM)
+                rank.send(signal.SIGKILL if ignored else signal.SIGTERM)
 
     def signal(self, signum: int) -> None:
         """Send a signal to every rank that runs."""
@@ -82,7 +85,7 @@ class Round:
 
     def _living(self) -> list[processes.Stat]:
         """Descendants that are no zombies; notes to which rank each belongs, while the chain to it exists."""
-        below = processes.descendants(processes.table(), [os.getpid()])
+        below = processes.descendants(processes.table(), [os.getpid()], besides=self._idle)
         sessions = {rank.pid: rank.local_rank for rank in self.ranks if rank.pid}
         by_pid: dict[int, int] = {}
         for stat in below:

@@ -1,7 +1,8 @@
 """The keeper's loop: one thread, one epoll, nothing that blocks but the write to a spool file.
 
-Orders (agent to keeper): `start`, `fence`, `stop`, `signal`, `seen`. Reports: `ready`, `refused`, `started`,
-`exited`, `grew`, `fenced`, `warning`, `gone`. `nvrx_launcher.keeper_link` is the other side.
+Orders (agent to keeper): `start`, `fence`, `stop`, `signal`, `seen`, `prepare`, `discard`. Reports: `ready`,
+`refused`, `started`, `exited`, `grew`, `fenced`, `warning`, `gone`, `hook`, `idle_lost`.
+`nvrx_launcher.keeper_link` is the other side.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import socket
 
 from . import frames, linux
 from .errors import FrameError
+from .nursery import Nursery
 from .rank import Rank, inherited_dispositions
 from .round import Round
 
@@ -68,6 +70,7 @@ class Service:
         self._timer = linux.Timer()
         self._null_fd = os.open(os.devnull, os.O_RDONLY)
         self._handlers: dict[int, Callable[[], None]] = {}
+        self._nursery = Nursery(self._watch, self._unwatch, self._report)
 
     def run(self) -> int:
         """Serve until the agent is gone and nothing that it had started lives."""
@@ -104,7 +107,7 @@ class Service:
             self._kill_if_due(current, now_s)
         if current is not None and self._is_over(current, now_s):
             self._end(current)
-        if self._leaving and self._round is None:
+        if self._leaving and self._round is None and not self._nursery.idle:
             self._exit_code = 1 if self._has_children else 0
 
     def _kill_if_due(self, current: Round, now_s: float) -> None:
@@ -168,8 +171,11 @@ class Service:
                 self._has_children = False
                 return
             if pid == 0:
+                if self._nursery.idle:  # children of their own kind: the round is over without them
+                    self._has_children = not linux.children() <= self._nursery.idle.keys()
                 return
-            self._note_end(pid, status)
+            if not self._nursery.reaped(pid, status):
+                self._note_end(pid, status)
 
     def _note_end(self, pid: int, status: int) -> None:
         current = self._round
@@ -239,6 +245,11 @@ class Service:
             self._start(message)
         elif order == "seen":
             self._seen(message["local_rank"], message["stream"])
+        elif order == "prepare":
+            if message["generation"] == self._generation and not self._leaving:
+                self._nursery.prepare(message["rank"], self._dispositions, self._null_fd)
+        elif order == "discard":
+            self._nursery.discard(message["local_rank"])
         elif self._round is not None and self._round.number == message["round"]:
             self._reap()  # what ended before the order was not ended by it
             if order == "stop":
@@ -254,20 +265,31 @@ class Service:
             code, reason = refusal
             self._report("refused", round=number, code=code, reason=reason)
             return
-        self._round = Round(number)
+        self._round = Round(number, self._nursery.idle.keys())
         for spec in message["ranks"]:
-            rank = Rank(spec)
+            rank = self._nursery.take(spec)
+            warm = rank is not None
+            if rank is None:
+                rank = self._start_cold(spec)
             self._round.ranks.append(rank)
-            rank.start(self._dispositions, self._null_fd)
-            self._after_start(self._round, rank)
+            self._after_start(self._round, rank, warm=warm)
 
-    def _after_start(self, current: Round, rank: Rank) -> None:
+    def _start_cold(self, spec: Mapping[str, Any]) -> Rank:
+        rank = Rank(spec)
+        if spec.get("hook") is not None:
+            self._nursery.start_watched(rank, self._dispositions, self._null_fd)
+        else:
+            rank.start(self._dispositions, self._null_fd)
+        rank.begin(spec)
+        return rank
+
+    def _after_start(self, current: Round, rank: Rank, *, warm: bool) -> None:
         for stream in rank.streams:
             self._watch(stream.fd, lambda stream=stream: self._on_output(stream))  # type: ignore[misc]  # bound now
             self._warn_of_loss(current, stream)
         if rank.pid:
             self._has_children = True
-            self._report("started", round=current.number, local_rank=rank.local_rank, pid=rank.pid)
+            self._report("started", round=current.number, local_rank=rank.local_rank, pid=rank.pid, warm=warm)
         else:
             self._report("exited", round=current.number, **rank.end(0))
 
@@ -296,14 +318,15 @@ class Service:
         """The agent is gone: kill everything, then go too."""
         self._leaving = True
         self._unwatch(self._control.fileno())
+        self._nursery.discard_all()
         if self._round is not None:
             self._reap()
             self._round.stop(0)
 
     # --- plumbing ------------------------------------------------------------------------------------------
 
-    def _report(self, kind: str, **fields: Any) -> None:
-        self._unsent += frames.encode({"report": kind, **fields})
+    def _report(self, report: str, **fields: Any) -> None:
+        self._unsent += frames.encode({"report": report, **fields})
         if len(self._unsent) > _UNSENT_LIMIT_BYTES and not self._leaving:
             self._leave()  # reports are few by construction: this agent only sends and never reads
         self._flush()

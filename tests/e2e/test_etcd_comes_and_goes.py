@@ -1,0 +1,110 @@
+"""An etcd that agents start themselves, and one that goes away for longer than a lease lives."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.etcd_server import EtcdProcess, free_ports
+from support.stage import Stage, stage
+
+TTL_S = 3
+
+
+def test_standalone_survives_the_death_of_a_rank_and_leaves_no_server(alone: Stage) -> None:
+    program = alone.ranks("--fail", "sigkill", "--fail-rank", "1", "--finish-from", "1")
+    agent = alone.run("--standalone", "--nproc-per-node", "2", "--max-restarts", "1", *program)
+    assert agent.ends() == 0, alone.told()
+    assert {(news.round, news.rank) for news in alone.news} >= {(1, 0), (1, 1)}
+    assert agent.said(r"etcd \S+ started here at 127\.0\.0\.1:\d+")
+    assert alone.left() == []
+
+
+def test_a_killed_agent_takes_its_etcd_along(alone: Stage) -> None:
+    agent = alone.run("--standalone", "--nproc-per-node", "2", *alone.ranks("--offspring"))
+    agent.says("round 0 runs")
+    alone.until(lambda: sum(news.word == "up" for news in alone.news) == 2, "ranks are up")
+    its = [alone.watch(pid) for pid in agent.processes()]
+    assert len(its) == 1 + 1 + 1 + 2 + 2, "agent, keeper, etcd, ranks, grandchildren"
+    folder = next(path for one in its if (path := _etcd_folder(one.pid)))
+    agent.signal(signal.SIGKILL)
+    alone.all_gone(its, 1.0)
+
+    # Nobody is left to remove the data: the next server does, once they are surely a leftover.
+    assert folder.exists()
+    os.utime(folder, (0, 0))
+    following = alone.run("--standalone", *alone.ranks("--finish-from", "0"))
+    assert following.ends() == 0, alone.told()
+    assert not folder.exists()
+
+
+def _etcd_folder(pid: int) -> Path | None:
+    found = re.search(rb"--data-dir=([^\0]+)/data\0", Path(f"/proc/{pid}/cmdline").read_bytes())
+    return Path(os.fsdecode(found[1])) if found else None
+
+
+@pytest.fixture
+def to_be() -> Iterator[Stage]:
+    """A stage whose endpoint names this host, with nobody there yet."""
+    (port,) = free_ports(1)
+    with stage(f"127.0.0.1:{port}") as made:
+        yield made
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_two_agents_meet_in_an_etcd_that_one_of_them_starts(to_be: Stage, code: int) -> None:
+    fails = () if code == 0 else ("--fail", "raise", "--fail-rank", "3")
+    program = to_be.ranks("--finish-from", "0", *fails)
+    options = ("--nnodes", "2", "--nproc-per-node", "2")
+    agents = [to_be.launch(*program, node=f"n{number}", options=options) for number in range(2)]
+    assert [agent.ends() for agent in agents] == [code] * 2, to_be.told()
+    assert sum(agent.said("started here at") for agent in agents) == 1
+    assert to_be.left() == []
+
+
+@pytest.fixture
+def on_own_etcd(own_etcd: EtcdProcess) -> Iterator[Stage]:
+    with stage(own_etcd.endpoint) as made:
+        yield made
+
+
+def test_after_an_outage_longer_than_the_ttl_the_job_goes_on_in_a_new_round(
+    on_own_etcd: Stage, own_etcd: EtcdProcess
+) -> None:
+    options = ("--nnodes", "2", "--nproc-per-node", "1", "--lease-ttl", str(TTL_S), "--etcd-embedded", "off")
+    agents = [on_own_etcd.launch(node=f"n{number}", options=options) for number in range(2)]
+    watched = [on_own_etcd.watch(one.pid) for one in on_own_etcd.up(0, 2)]
+    own_etcd.kill()
+    on_own_etcd.all_gone(watched, TTL_S + 2)
+    for agent in agents:
+        agent.says("the lease of this agent ended")
+
+    own_etcd.start()
+    on_own_etcd.finish(on_own_etcd.up(1, 2))
+    assert [agent.ends() for agent in agents] == [0, 0], on_own_etcd.told()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(120)
+def test_without_etcd_for_long_the_agent_asks_for_a_requeue(
+    on_own_etcd: Stage, own_etcd: EtcdProcess
+) -> None:
+    agent = on_own_etcd.launch(options=("--nnodes", "1", "--lease-ttl", str(TTL_S), "--etcd-embedded", "off"))
+    on_own_etcd.up(0, 1)
+    own_etcd.kill()
+    assert agent.ends(bound_s=60) == 75, on_own_etcd.told()
+    assert agent.said("hint: ")
+    assert on_own_etcd.left() == []
+
+
+def test_a_signal_during_an_outage_ends_the_agent(on_own_etcd: Stage, own_etcd: EtcdProcess) -> None:
+    agent = on_own_etcd.launch(options=("--nnodes", "1", "--lease-ttl", str(TTL_S), "--etcd-embedded", "off"))
+    (rank,) = on_own_etcd.up(0, 1)
+    own_etcd.kill()
+    os.kill(agent.pid, signal.SIGTERM)
+    assert agent.ends(bound_s=20) == 143, on_own_etcd.told()
+    assert not on_own_etcd.watch(rank.pid).alive
