@@ -2,3 +2,5 @@
 
 `monitor` judges, `deadlines` and `computed` say when a rank is late, `outside` whether it stands still.
 """
+
+__all__: list[str] = []  # a rank that imports one module must not load the others

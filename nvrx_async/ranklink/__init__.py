@@ -2,3 +2,5 @@
 
 `rank` is the rank's side (standard library only), `agent` the agent's. They share `messages`, `frames` and `page`.
 """
+
+__all__: list[str] = []  # a rank that imports one module must not load the others

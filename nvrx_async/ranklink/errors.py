@@ -17,3 +17,11 @@ class MessageError(RankLinkError):
 
 class PageError(RankLinkError):
     """A file is no page of this version: rank and agent run different versions of nvrx-async."""
+
+
+class InjectedError(RankLinkError):
+    """The exception that `NVRX_FAULTS` ordered."""
+
+
+class OrderError(RankLinkError):
+    """`NVRX_FAULTS` cannot be read; the message says where."""

@@ -24,6 +24,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nvrx_async.ranklink.errors import InjectedError, OrderError
 from nvrx_async.ranklink.messages import FAULTS_VARIABLE
 from nvrx_async.ranklink.page import H_AGENT_PID
 from nvrx_async.ranklink.rank import Rank
@@ -33,14 +34,6 @@ if TYPE_CHECKING:
     from nvrx_async.ranklink.page import Page
 
 _FOREVER_S = 1e6
-
-
-class InjectedError(RuntimeError):
-    """The exception that was ordered."""
-
-
-class OrderError(ValueError):
-    """`NVRX_FAULTS` cannot be read; the message says where."""
 
 
 class Fault(NamedTuple):

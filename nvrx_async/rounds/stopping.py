@@ -83,7 +83,7 @@ class Stopping:
     def _answer(self, stop: Stop, number: int) -> Step:
         self._agreed = stop.phase is StopPhase.AGREED
         step = stop.step if self._agreed else None
-        told = Notify(Waiting(f"{stop.reason}: all ranks stop at step {step}"))
+        told = Notify(Waiting(f"all ranks of the job stop at step {step}; {stop.reason}"))
         return Step(self._agreed, (StopAtStep(number, step), *((told,) if self._agreed else ())))
 
 
