@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -127,6 +127,11 @@ async def test_steps_report_beat_and_are_sections(page):
         assert not seen(page).sections
 
 
+def raise_in(steps: Iterable[int]) -> None:
+    for _ in steps:
+        raise ValueError("training")
+
+
 def test_a_loop_that_is_left_early_leaves_no_open_step(page):
     with nvrx_async.connect() as rank:
         for step in rank.steps(10):
@@ -134,8 +139,7 @@ def test_a_loop_that_is_left_early_leaves_no_open_step(page):
                 break
         assert not seen(page).sections
         with pytest.raises(ValueError, match="training"):
-            for _ in rank.steps(10):
-                raise ValueError("training")
+            raise_in(rank.steps(10))
         assert not seen(page).sections
 
 
