@@ -1,4 +1,4 @@
-"""The folder of this agent's socket and pages: private, in memory, gone with the agent or with the next one.
+"""The folder of this agent's socket: private, gone with the agent, or with the next one after a crash.
 
 Blocking calls; the agent makes them in a thread.
 """
@@ -13,7 +13,9 @@ from pathlib import Path
 
 from nvrx_launcher.keeper import processes
 
-MEMORY = Path("/dev/shm")  # noqa: S108 - pages must lie in memory: a disk's write-back would block a rank
+LONGEST_PARENT = 40
+"""Signs; with the names below it a socket's path must stay within 107 (unix(7))."""
+
 _NAME = re.compile(r"nvrx-(?P<uid>\d+)-(?P<namespace>\d+)-(?P<pid>\d+)-(?P<start>\d+)")
 
 
@@ -23,7 +25,9 @@ def make_link_folder() -> Path:
     Raises:
         OSError: it cannot be made.
     """
-    parent = MEMORY if os.access(MEMORY, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
+    parent = Path(tempfile.gettempdir())
+    if len(str(parent)) > LONGEST_PARENT:
+        parent = Path("/tmp")  # noqa: S108 - the folder in it is private, and the one place with a short name
     _clear(parent)
     mine = processes.read_stat(os.getpid())
     start = mine.start_ticks if mine else 0
@@ -33,7 +37,7 @@ def make_link_folder() -> Path:
 
 
 def remove_link_folder(folder: Path) -> None:
-    """Remove it with all pages; ranks that still map one keep it until they end."""
+    """Remove it with the socket."""
     shutil.rmtree(folder, ignore_errors=True)
 
 

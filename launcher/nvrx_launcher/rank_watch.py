@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,7 +90,7 @@ class RankWatch:
         try:
             self._folder = await anyio.to_thread.run_sync(make_link_folder)
         except OSError as error:
-            self._warn(f"hangs are not detected: the folder for the ranks' pages cannot be made ({error})")
+            self._warn(f"hangs are not detected: the folder of the socket cannot be made ({error})")
         try:
             async with anyio.create_task_group() as self._tasks:
                 if self._folder is not None:
@@ -107,13 +107,13 @@ class RankWatch:
 
     # For the ranks ------------------------------------------------------------------------------------
 
-    async def prepare(self, assignment: Assignment, folders: Mapping[int, Path]) -> dict[int, dict[str, str]]:
+    def prepare(self, assignment: Assignment, folders: Mapping[int, Path]) -> dict[int, dict[str, str]]:
         """Make a page for each rank of a round, by local rank; returns what to add to their environments."""
         self._close()
         if self._folder is None:
             return {}
         try:
-            pages = await anyio.to_thread.run_sync(_make_pages, self._folder, assignment, tuple(folders))
+            pages = _make_pages(assignment, folders)
         except OSError as error:
             self._warn(f"round {assignment.round}: hangs are not detected, no page can be made ({error})")
             return {}
@@ -123,7 +123,7 @@ class RankWatch:
         return {
             local_rank: {
                 SOCKET_VARIABLE: str(self._folder / "agent.sock"),
-                PAGE_VARIABLE: _page_path(self._folder, assignment, local_rank),
+                PAGE_VARIABLE: pages[local_rank].path,
                 STACKS_VARIABLE: str(folder / "stacks.txt"),
             }
             for local_rank, folder in folders.items()
@@ -321,24 +321,13 @@ def _nobody_listens(event: Event) -> None:
     del event
 
 
-def _page_path(folder: Path, assignment: Assignment, local_rank: int) -> str:
-    return str(folder / f"{assignment.round}-{assignment.seat.first_rank + local_rank}.page")
-
-
-def _make_pages(folder: Path, assignment: Assignment, local_ranks: tuple[int, ...]) -> dict[int, Page]:
-    """New pages for a round; files of earlier ones are removed. Blocks a moment."""
-    for old in folder.glob("*.page"):
-        old.unlink()
+def _make_pages(assignment: Assignment, local_ranks: Iterable[int]) -> dict[int, Page]:
+    """New pages for a round."""
     with ExitStack() as undo:
         pages = {}
         for local_rank in local_ranks:
-            page = Page.create(
-                _page_path(folder, assignment, local_rank),
-                assignment.round,
-                assignment.seat.first_rank + local_rank,
-            )
-            undo.callback(page.close)
-            pages[local_rank] = page
+            pages[local_rank] = Page.create(assignment.round, assignment.seat.first_rank + local_rank)
+            undo.callback(pages[local_rank].close)
         undo.pop_all()
     return pages
 

@@ -168,7 +168,7 @@ class NodeRanks:
         except OSError as error:
             self._warn(f"output of round {assignment.round} is lost: {error}")
         folders = {command.local_rank: Path(command.stderr_path).parent for command in commands}
-        linked = await self._watch.prepare(assignment, folders)
+        linked = self._watch.prepare(assignment, folders)
         commands = tuple(
             replace(command, env={**command.env, **linked.get(command.local_rank, {})})
             for command in commands

@@ -17,6 +17,7 @@ HANG = "hang"
 
 _OUTLIERS_FROM = 3
 _DEEPEST = 6
+_SAME_STALL = 0.5
 _WAITING_FILES = ("/torch/distributed/", "/torch/nn/parallel/distributed.py")
 _NOT_WAITING_FILES = ("/torch/distributed/checkpoint/",)
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/nvrx_async/ranklink/", "<frozen ")
@@ -144,15 +145,15 @@ def culprit(states: Sequence[RankState]) -> Blame:
     for found, what in signs:
         if found:
             return _blame(found, what, states)
-    busy = [one for one in alive if not one.waits and (one.frames or one.section or not waiting)]
+    stalled = _stalled(alive)
+    busy = [one for one in stalled if not one.waits and (one.frames or one.section or not waiting)]
     if waiting and busy:
         return _blame([_least(busy)], _doing(_least(busy)), states)
-    hung = [one for one in alive if one.hung]
-    if hung and len(hung) < len(alive):
-        return _blame(hung, f"{_doing(hung[0])}, the others get on", states)
-    apart = _outlier(alive)
+    apart = _outlier(stalled)
     if apart is not None:
         return _blame([apart], f"{_doing(apart)}, apart from all others", states)
+    if len(stalled) < len(alive):
+        return _blame(stalled, f"{_doing(stalled[0])}, the others get on", states)
     if len(alive) == 1:
         return _blame(alive, _doing(alive[0]), states)
     places = Counter(one.place for one in alive if one.place)
@@ -183,6 +184,13 @@ def _doing(one: RankState) -> str:
 def _least(ranks: Sequence[RankState]) -> RankState:
     """The one furthest behind."""
     return min(ranks, key=lambda one: (-1 if one.step is None else one.step, one.rank))
+
+
+def _stalled(alive: Sequence[RankState]) -> Sequence[RankState]:
+    """Those that have been silent about as long as the ones found hung: deadlines of one stall differ a little."""
+    longest_s = max((one.silent_s for one in alive if one.hung), default=0.0)
+    found = [one for one in alive if one.hung or (longest_s > 0 and one.silent_s >= longest_s * _SAME_STALL)]
+    return found or alive
 
 
 def _outlier(ranks: Sequence[RankState]) -> RankState | None:

@@ -1,4 +1,4 @@
-"""The page that a rank shares with its agent: words of 8 bytes in a file on tmpfs, mapped by both.
+"""The page that a rank shares with its agent: words of 8 bytes in memory that both map.
 
 A rank reports by storing words, so a report costs well below a microsecond and cannot block, whatever its agent
 does. The agent looks at the page only when a deadline comes due. All moments are nanoseconds of
@@ -120,46 +120,65 @@ class PageView(NamedTuple):
 
 
 class Page:
-    """The mapped file as words. Both sides use it; who may write which word is said above."""
+    """The mapped memory as words. Both sides use it; who may write which word is said above."""
 
-    def __init__(self, path: str) -> None:
-        """Map a page.
+    def __init__(self, fd: int) -> None:
+        """Map a page; the descriptor is this object's from now on.
 
         Raises:
-            OSError: there is no such file.
             PageError: it is no page of this version.
         """
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            if os.fstat(fd).st_size != SIZE_BYTES:
-                raise PageError(f"{path} has {os.fstat(fd).st_size} bytes, a page has {SIZE_BYTES}")
-            self._map = mmap.mmap(fd, SIZE_BYTES)
-        finally:
+        self._fd = fd
+        if os.fstat(fd).st_size != SIZE_BYTES:
+            size = os.fstat(fd).st_size
             os.close(fd)
+            raise PageError(f"it has {size} bytes, a page of this version has {SIZE_BYTES}")
+        self._map = mmap.mmap(fd, SIZE_BYTES)
         self.words = memoryview(self._map).cast("q")
         self.bytes = memoryview(self._map)
         if self.words[H_MAGIC] != MAGIC:
             self.close()
-            raise PageError(f"{path} is no page of this version of nvrx-async")
+            raise PageError("it is a page of another version of nvrx-async")
 
     @classmethod
-    def create(cls, path: str, round: int, rank: int) -> Page:  # noqa: A002 - the domain's word
-        """Make a new page for one rank in one round; the agent's side."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    def create(cls, round: int, rank: int) -> Page:  # noqa: A002 - the domain's word
+        """Make a page for one rank in one round; the agent's side. It is gone with the last that maps it.
+
+        Raises:
+            OSError: no memory, or no descriptor, is left.
+        """
+        fd = os.memfd_create(f"nvrx-rank-{rank}")
         try:
-            # Written, not truncated to: a full tmpfs must fail here and not as SIGBUS in the rank.
+            # Written, not truncated to: memory that is out must be told here, and not by SIGBUS in the rank.
             os.write(fd, struct.pack("q", MAGIC) + bytes(SIZE_BYTES - 8))
-        finally:
+        except OSError:
             os.close(fd)
-        page = cls(path)
+            raise
+        page = cls(fd)
         page.words[H_ROUND], page.words[H_RANK], page.words[H_AGENT_PID] = round, rank, os.getpid()
         return page
+
+    @classmethod
+    def open(cls, path: str) -> Page:
+        """Map the page that an agent made; the rank's side.
+
+        Raises:
+            OSError: there is no such file, or it is another user's.
+            PageError: it is no page of this version.
+        """
+        return cls(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+
+    @property
+    def path(self) -> str:
+        """Where another process of this user opens it, while this process has it open (proc_pid_fd(5))."""
+        return f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def close(self) -> None:
         """Unmap."""
         self.words.release()
         self.bytes.release()
         self._map.close()
+        os.close(self._fd)
 
     def name_at(self, index: int) -> str:
         """The text of a section name."""

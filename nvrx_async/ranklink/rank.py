@@ -236,9 +236,9 @@ def _kind_of_rank() -> type[Rank]:
 def _claimed(path: str) -> Page | None:
     """The page, if this process is the one that speaks for the rank: the first to ask, while it lives."""
     try:
-        page = Page(path)
+        page = Page.open(path)
     except (OSError, PageError) as error:
-        _say_once(f"no reports to the agent: {error}")
+        _say_once(f"no reports to the agent, the page {path} cannot be used: {error}")
         return None
     owner = page.words[H_PID]
     if owner not in (0, os.getpid()) and os.path.exists(f"/proc/{owner}"):  # noqa: PTH110 - pathlib costs a rank 5 ms

@@ -73,8 +73,16 @@ def test_nobody_is_blamed_where_nobody_stands_out():
 
 
 def test_a_hung_rank_without_a_stack_is_blamed_when_the_others_get_on():
-    others = [rank(n, TRAIN, hung=False) for n in (0, 2, 3)]
-    assert culprit([rank(1), *others]).rank == 1
+    others = [rank(n, TRAIN, hung=False, silent_s=0.1) for n in (0, 2, 3)]
+    assert culprit([rank(1, silent_s=9.0), *others]).rank == 1
+
+
+def test_ranks_of_the_same_stall_are_compared_though_their_deadlines_have_not_passed_yet():
+    """Two agents look at moments of their own: rank 3 is not late yet by its own account."""
+    come = Frame("/home/u/train.py", 46, "all_come")
+    states = [rank(n, come, silent_s=2.0, hung=n < 3) for n in range(4)]
+    states[1] = rank(1, LOAD, TRAIN, silent_s=2.0)
+    assert culprit(states).rank == 1
 
 
 def test_ranks_that_have_ended_are_not_blamed():

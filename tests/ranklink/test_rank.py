@@ -21,9 +21,8 @@ from nvrx_async.ranklink.page import H_STOP, SIZE_BYTES, STOP_HOLD, Page, PageVi
 @pytest.fixture
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
     """A page that `connect` finds; no agent listens."""
-    path = str(tmp_path / "0-3.page")
-    page = Page.create(path, 5, 3)
-    monkeypatch.setenv(PAGE_VARIABLE, path)
+    page = Page.create(5, 3)
+    monkeypatch.setenv(PAGE_VARIABLE, page.path)
     monkeypatch.setenv(SOCKET_VARIABLE, str(tmp_path / "nobody.sock"))
     monkeypatch.delenv(STACKS_VARIABLE, raising=False)
     for name, value in (("RANK", "3"), ("WORLD_SIZE", "8"), ("NVRX_ROUND", "5")):
