@@ -29,11 +29,13 @@ from nvrx_launcher import keeper_events as reports
 from nvrx_launcher.cgroup import oom_kills
 from nvrx_launcher.clock import boottime_s, utc
 from nvrx_launcher.config import WorkersConfig
+from nvrx_launcher.countdown import Countdown
 from nvrx_launcher.errors import RequeueError
 from nvrx_launcher.keeper_link import Keeper
 from nvrx_launcher.output import Output
 from nvrx_launcher.ports import ReservedPort, reserve_port
 from nvrx_launcher.rank_watch import RankWatch
+from nvrx_launcher.reply_file import recorded_error
 from nvrx_launcher.sweep import Verdict, prove_dead
 from nvrx_launcher.warm import WarmCrew
 from nvrx_launcher.workers import RankCommand, RankJob, make_folders, rank_command
@@ -59,7 +61,7 @@ class _Round:
 
 
 class NodeRanks:
-    """See the module. `tell` takes events to the machines of the current life; `attempt` says which it is in."""
+    """See the module. `keep` is given the round and the end of every rank, for the record of this node."""
 
     def __init__(
         self,
@@ -71,6 +73,8 @@ class NodeRanks:
         output: Output,
         warn: Callable[[str], None],
         watch: RankWatch,
+        countdown: Countdown,
+        keep: Callable[[int, RankEnd], None],
         crew: WarmCrew,
     ) -> None:
         self._watch = watch
@@ -81,6 +85,8 @@ class NodeRanks:
         self._cwd = cwd
         self._output = output
         self._warn = warn
+        self._countdown = countdown
+        self._keep = keep
         self._tell: Callable[[Event], None] = _nobody_listens
         self._job: RankJob | None = None
         self._keeper: Keeper | None = None
@@ -108,10 +114,12 @@ class NodeRanks:
         if self._keeper is not None:
             self._keeper.good_until(moment_s)
 
-    def signal(self, number: int) -> None:
-        """Forward a signal to all ranks."""
-        if self._keeper is not None and self._round is not None:
-            self._keeper.signal(self._round.assignment.round, number)
+    def signal(self, number: int) -> bool:
+        """Pass a signal on to all ranks that handle it; False if none runs."""
+        if self._keeper is None or self._round is None:
+            return False
+        self._keeper.signal(self._round.assignment.round, number)
+        return True
 
     def kill(self) -> None:
         """Kill all ranks at once."""
@@ -189,7 +197,20 @@ class NodeRanks:
         self._stopped = max(self._stopped, number)
         self._watch.halt(number)
         if self._keeper is not None:
-            self._keeper.stop(number, self._workers.stop_timeout_s if grace else 0.0)
+            grace_s = self._workers.stop_timeout_s if grace else 0.0
+            self._keeper.stop(number, grace_s)
+            self._countdown.begin(self._running, grace_s)
+
+    def _running(self) -> list[int]:
+        """Global numbers of the ranks that have not ended."""
+        if self._round is None:
+            return []
+        first = self._round.assignment.seat.first_rank
+        return [
+            first + command.local_rank
+            for command in self._round.commands
+            if command.local_rank not in self._round.exits
+        ]
 
     def kill_hung(self, number: int) -> None:
         """Note what the ranks of a round do, for 2 s at most, then kill them."""
@@ -266,11 +287,14 @@ class NodeRanks:
 
     async def _gone(self, unkillable: tuple[int, ...]) -> None:
         running, self._round = self._round, None
+        self._countdown.over()
         if running is None:
             return
         await self._output.drain()
         ends = [await self._end(running, command.local_rank) for command in running.commands]
         number = running.assignment.round
+        for end in ends:
+            self._keep(number, end)
         self._tell(RanksGone(number, tuple(ends), unkillable, self._watch.learned(number)))
 
     def _gone_unstarted(self, kind: FaultKind, reason: str) -> None:
@@ -318,6 +342,9 @@ class NodeRanks:
         with anyio.move_on_after(TAIL_LIMIT_S):
             tail = await anyio.to_thread.run_sync(_tail, command.stderr_path, abandon_on_cancel=True)
         error = rank_error(tail, event.exit_code, event.signal)
+        if event.exit_code != 0:  # what it recorded itself is better than what its stderr lets guess
+            path = Path(command.env["TORCHELASTIC_ERROR_FILE"])
+            error = await anyio.to_thread.run_sync(recorded_error, path) or error
         facts = EndFacts(
             event.exit_code, event.signal, event.by, tail, oom_kill=oom_kills() > running.oom_kills
         )
