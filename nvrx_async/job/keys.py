@@ -121,7 +121,7 @@ class AttemptKeys:
         return f"{self.base}rounds/{number}/done/{node_id}"
 
     def stop(self, number: int) -> str:
-        """Somebody wants the job to stop, and at which step."""
+        """Somebody wants all ranks of the round to stop."""
         return f"{self.base}rounds/{number}/stop"
 
     def stop_vote(self, number: int, node_id: str) -> str:

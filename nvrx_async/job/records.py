@@ -15,6 +15,10 @@ LIMITS = "limits"
 """Key of `extra` of rounds, assignments and reports: what hang detection has learned, seconds by kind."""
 
 
+STOP = "stop"
+"""Key of a round's `extra`: how far an agreed stop has come, as in `Stop`."""
+
+
 class Phase(Enum):
     """Where a round is."""
 
@@ -316,11 +320,14 @@ class StopPhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Key `rounds/<n>/stop`: somebody wants the job to stop, and at which step all ranks do."""
+    """Key `rounds/<n>/stop`: somebody wants all ranks to stop.
+
+    The answer stands in the round itself (`extra`, key STOP), which every agent follows.
+    """
 
     by: str
-    phase: StopPhase
     reason: str
+    phase: StopPhase = StopPhase.ASKED
     step: int = -1
     extra: Mapping[str, Any] = field(default_factory=dict)
 

@@ -38,7 +38,7 @@ from nvrx_async.rounds.office import Office
 from nvrx_async.rounds.root import find_root
 from nvrx_async.rounds.seal import Forming, Sealed, Wait, seal, unclear
 from nvrx_async.rounds.sentences import node_fault
-from nvrx_async.rounds.stopping import agreement
+from nvrx_async.rounds.stop_state import next_stop
 from nvrx_async.rounds.world import World, finished, last_world, registered_nodes, reports
 
 FAILED = 1
@@ -257,9 +257,9 @@ class Coordinator:
         if len(done) == len(seats):
             return self._succeed(case)
         votes = self._mirror.records(StopVote, Scope(keys.stop_vote(number, ""), prefix=True))
-        stop = agreement(self._mirror.record(Stop, keys.stop(number)), votes, seats, done)
+        stop = next_stop(case.round, self._mirror.record(Stop, keys.stop(number)), votes, seats, done)
         if stop is not None:
-            self._commit("stop", case.office.stop(number, stop))
+            self._commit("stop", case.office.stop(case.round, stop))
             return f"round {number} is to stop: {stop.phase.value}, at step {stop.step}"
         return f"round {number} runs"
 

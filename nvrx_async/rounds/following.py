@@ -36,7 +36,7 @@ class Following:
             single |= {keys.end(number - 1)} if number > 0 else set()
         else:
             # The next interrupt is known before it is needed: between two rounds only the assignment is read.
-            single |= {keys.end(number), keys.interrupt(number + 1), keys.stop(number)}
+            single |= {keys.end(number), keys.interrupt(number + 1)}
         if now_round.token is not None:
             single.add(keys.assignment(number, now_round.token, node_id))
         return frozenset(map(Scope, single))

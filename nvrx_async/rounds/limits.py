@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nvrx_async.job.records import LIMITS, Fault
+from nvrx_async.job.records import LIMITS, STOP, Fault
 
 
 def with_agreed_limits(extra: Mapping[str, Any], faults: Iterable[Fault]) -> dict[str, Any]:
@@ -16,7 +16,8 @@ def with_agreed_limits(extra: Mapping[str, Any], faults: Iterable[Fault]) -> dic
         for key, limit_s in limits_in(fault.extra).items():
             taught[key] = max(limit_s, taught.get(key, 0.0))
     agreed |= taught
-    return {**extra, LIMITS: agreed} if agreed else dict(extra)
+    kept = {key: value for key, value in extra.items() if key != STOP}  # a stop was that round's own
+    return {**kept, LIMITS: agreed} if agreed else kept
 
 
 def limits_in(extra: Mapping[str, Any]) -> dict[str, float]:

@@ -174,8 +174,8 @@ class Member:
                 self._reported, self._ranks = committed.round, None
             case "done":
                 self._done_round = committed.round
-            case "vote":
-                self._stopping.voted(committed.round)
+            case "stop" | "vote":
+                self._stopping.committed(committed.tag, committed.round)
             case "leave":
                 self._left = True
             case _:

@@ -15,6 +15,7 @@ from nvrx_async.job.keys import AttemptKeys, current
 from nvrx_async.job.records import (
     LIMITS,
     SEATS_PER_SHARD,
+    STOP,
     Assignment,
     End,
     Interrupt,
@@ -29,6 +30,7 @@ from nvrx_async.job.records import (
 from nvrx_async.rounds.limits import limits_in
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.seal import Sealed
+from nvrx_async.rounds.stop_state import stop_as_extra
 
 ROUNDS_KEPT = 200
 PER_TXN = 100
@@ -67,10 +69,13 @@ class Office:
         key = self.keys.interrupt(number)
         return self._txn(CreatedAt(key, 0), self._as_seen(lost), then=(Put(key, encode(interrupt)),))
 
-    def stop(self, number: int, stop: Stop) -> Txn:
-        """The answer to somebody's wish to stop; an interrupted round stops by itself."""
+    def stop(self, now_round: Round, stop: Stop) -> Txn:
+        """How far an agreed stop has come, told to all in the round; one that is interrupted stops by itself."""
         keys = self.keys
-        return self._txn(CreatedAt(keys.interrupt(number), 0), then=(Put(keys.stop(number), encode(stop)),))
+        told = replace(now_round, extra={**now_round.extra, STOP: stop_as_extra(stop)})
+        return self._txn(
+            CreatedAt(keys.interrupt(now_round.number), 0), then=(Put(keys.round, encode(told)),)
+        )
 
     def next_round(self, now_round: Round, end: End, following: Round) -> Txn:
         """The verdict on a round, and the next one opened; rounds of long ago are forgotten."""

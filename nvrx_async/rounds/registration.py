@@ -21,7 +21,7 @@ from nvrx_async.etcd.types import (
 )
 from nvrx_async.job.codec import encode
 from nvrx_async.job.keys import AttemptKeys, current
-from nvrx_async.job.records import Done, Fault, Interrupt, Join, Node, Outcome, Stop, StopPhase, StopVote
+from nvrx_async.job.records import Done, Fault, Interrupt, Join, Node, Outcome, Stop, StopVote
 from nvrx_async.rounds.mirror import Mirror
 
 
@@ -73,9 +73,9 @@ class Registration:
         )
 
     def stop(self, number: int, reason: str) -> Txn:
-        """The wish that all ranks stop; the first to say so is heard."""
-        key, stop = self.keys.stop(number), Stop(self.node.node_id, StopPhase.ASKED, reason)
-        return self._txn(*self._goes_on(number), CreatedAt(key, 0), then=(Put(key, encode(stop)),))
+        """The wish that all ranks stop; several may have it, that changes nothing."""
+        put = Put(self.keys.stop(number), encode(Stop(self.node.node_id, reason)))
+        return self._txn(*self._goes_on(number), then=(put,))
 
     def vote(self, number: int, step: int | None) -> Txn:
         """How far this agent's ranks have come; they are held there."""

@@ -1,7 +1,7 @@
 """A stop that all ranks of the job agree on, so that all save the same step. Pure.
 
-Two phases. *Hold*: whoever wants to stop creates `stop`; every agent holds its ranks, so that none passes another
-`should_stop` without the answer, and reports the highest step one of them has asked about so far. *Commit*: the
+Two phases. *Hold*: whoever wants to stop says so, the coordinator tells all in `round`; every agent holds its ranks, so that none passes another
+`should_stop` without the answer, and votes with the highest step one of them has asked about so far. *Commit*: the
 coordinator writes that maximum + 1. No rank has passed it, and none waits at a step in which another still
 needs it: a rank below goes on, a rank at it stops. Ranks wait for a bounded time; one node whose ranks do not
 ask refuses for all.
@@ -9,14 +9,14 @@ ask refuses for all.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from nvrx_async.etcd.types import Txn
-from nvrx_async.job.records import Seat, Stop, StopPhase, StopVote
+from nvrx_async.job.records import Round, Stop, StopPhase
 from nvrx_async.rounds.effects import Effect, HoldRanks, Notify, StopAtStep, Waiting
 from nvrx_async.rounds.events import RanksHeld
 from nvrx_async.rounds.registration import Registration
+from nvrx_async.rounds.stop_state import stop_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class Stopping:
         self._round = number
         self._holding = False
         self._held: RanksHeld | None = None
+        self._asked = False
         self._voted = False
         self._agreed: bool | None = None
 
@@ -52,16 +53,18 @@ class Stopping:
         if event.round == self._round:
             self._held = event
 
-    def voted(self, number: int) -> None:
-        """The vote was committed."""
-        self._voted = self._voted or number == self._round
+    def committed(self, tag: str, number: int) -> None:
+        """The wish (`stop`) or the vote (`vote`) was committed."""
+        if number == self._round:
+            self._asked, self._voted = self._asked or tag == "stop", self._voted or tag == "vote"
 
     def next(self, registered: Registration, number: int, wanted: str) -> Step:
         """What to do now. `wanted`: why this agent wants to stop, empty if it does not."""
         if self._round != number:
             self._forget(number)
         keys, mirror = registered.keys, registered.mirror
-        stop = mirror.record(Stop, keys.stop(number))
+        now_round = mirror.record(Round, keys.round)
+        stop = stop_in(now_round.extra) if now_round is not None and now_round.number == number else None
         if mirror.get(keys.interrupt(number)) is not None or (stop is None and not wanted):
             return NOTHING
         if self._agreed is not None:
@@ -71,7 +74,7 @@ class Stopping:
         if not self._holding:
             self._holding = True
             return Step(waits=True, effects=(HoldRanks(number),))
-        if self._held is None or self._voted:
+        if self._held is None or self._voted or (stop is None and self._asked):
             return WAIT
         if stop is not None:
             return Step(waits=True, tag="vote", txn=registered.vote(number, self._held.step))
@@ -85,23 +88,3 @@ class Stopping:
         step = stop.step if self._agreed else None
         told = Notify(Waiting(f"all ranks of the job stop at step {step}; {stop.reason}"))
         return Step(self._agreed, (StopAtStep(number, step), *((told,) if self._agreed else ())))
-
-
-def agreement(
-    stop: Stop | None, votes: Mapping[str, StopVote], seats: Sequence[Seat], done: Collection[str]
-) -> Stop | None:
-    """The answer, once every member with ranks has voted; None before, and when there is one already."""
-    if stop is None or stop.phase is not StopPhase.ASKED:
-        return None
-    steps: list[int | None] = []
-    for seat in seats:
-        if seat.node_id in done:
-            continue
-        vote = votes.get(seat.node_id)
-        if vote is None or vote.incarnation != seat.incarnation:
-            return None
-        steps.append(vote.step)
-    known = [step for step in steps if step is not None]
-    if not known or len(known) < len(steps):
-        return replace(stop, phase=StopPhase.REFUSED)
-    return replace(stop, phase=StopPhase.AGREED, step=max(known) + 1)

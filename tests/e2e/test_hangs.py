@@ -108,7 +108,7 @@ def test_ranks_of_all_nodes_save_the_same_step(job: Stage, *, all_of_them: bool)
     assert agents[0].ends() == 143, job.told()
     saved = {(folder / f"saved.{rank}").read_text() for rank in range(4)}
     assert len(saved) == 1, saved
-    agreed = job.held()["0/rounds/0/stop"].value
+    agreed = job.held()["0/round"].value["stop"]
     assert agreed["phase"] == "agreed"
     assert saved == {str(agreed["step"])}
     if not all_of_them:

@@ -13,12 +13,12 @@ def thread(
     last_s: float, step: int | None = None, *, reports: int = 9, gap_s: float = 0.0, opened: int = 0
 ) -> ThreadView:
     """The training thread."""
-    return ThreadView(MAIN, 100, True, last_s, reports, step, last_s, gap_s, opened)  # noqa: FBT003 - a named tuple, in order
+    return ThreadView(MAIN, 100, True, last_s, reports, step, last_s, gap_s, opened)
 
 
 def side_thread(last_s: float) -> ThreadView:
     """Another thread that beats."""
-    return ThreadView(12, 101, False, last_s, 1000, None, 0.0, 0.1, 0)  # noqa: FBT003 - a named tuple, in order
+    return ThreadView(12, 101, False, last_s, 1000, None, 0.0, 0.1, 0)
 
 
 def section(
