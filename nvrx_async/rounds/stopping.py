@@ -1,10 +1,10 @@
-"""A stop that all ranks of the job agree on, so that all save the same step. Pure.
+"""A stop that all ranks of the job agree on, so that all save the same step: this agent's part. Pure.
 
-Two phases. *Hold*: whoever wants to stop says so, the coordinator tells all in `round`; every agent holds its ranks, so that none passes another
-`should_stop` without the answer, and votes with the highest step one of them has asked about so far. *Commit*: the
-coordinator writes that maximum + 1. No rank has passed it, and none waits at a step in which another still
-needs it: a rank below goes on, a rank at it stops. Ranks wait for a bounded time; one node whose ranks do not
-ask refuses for all.
+Two phases. *Hold*: whoever wants to stop says so, and the coordinator tells all in `round`. Every agent then
+holds its ranks, so that none passes another `should_stop` without the answer, and votes with the highest step
+that one of them has asked about so far. *Commit*: the coordinator answers with the highest vote + 1. No rank has
+passed that step, and none waits at a step in which another still needs it: a rank below goes on, a rank at it
+stops. Ranks wait for a bounded time; one node whose ranks do not ask refuses for all.
 """
 
 from __future__ import annotations

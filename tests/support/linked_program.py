@@ -1,7 +1,8 @@
 """A rank that uses the link, without torch: steps with a rendezvous of all ranks by a counter file each.
 
 `linked_program.py FOLDER STEPS`. Every rank writes its step to `FOLDER/<round>.<rank>` and waits until all have
-written it: as in a collective, who does not come makes all others wait. What it saved at an agreed stop is in `FOLDER/saved.<rank>`.
+written it: as in a collective, who does not come makes all others wait. What it saved at an agreed stop is in
+`FOLDER/saved.<rank>`.
 """
 
 from __future__ import annotations
