@@ -8,6 +8,7 @@ import nvrx_async
 
 
 def main() -> None:
+    """Train, so to say."""
     with nvrx_async.connect() as rank:
         for step in rank.steps(100):
             time.sleep(0.05)  # the training step

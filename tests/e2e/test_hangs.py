@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import signal
 from pathlib import Path
@@ -61,6 +62,8 @@ def test_a_hung_rank_is_found_explained_and_restarted(job: Stage, fault: dict[st
     found = [evidence(job, rank) for rank in range(4) if has_evidence(job, rank)]
     assert any(one["hung"] for one in found)
     assert all(one["late_s"] < 1.0 for one in found)
+    if "NVRX_FAULTS" in fault:
+        assert job.held()["0/round"].value["limits"]["section:step"] > 0, "what was learned is handed on"
     assert job.left() == []
 
 
@@ -88,6 +91,53 @@ def test_a_stopped_plain_script_is_hung(job: Stage) -> None:
     agent = job.launch("sh", "-c", "kill -STOP $$", options=("--no-python", "--hang-timeout", "2"))
     assert agent.ends() == 1, job.told()
     assert "is stopped by a signal" in job.held()["0/rounds/0/end"].value["root"]["sentence"]
+
+
+def test_an_agent_that_was_frozen_for_a_while_raises_no_alarm(job: Stage) -> None:
+    """V27: a sick monitor costs a healthy job a restart elsewhere."""
+    agents = two_agents(job, 2000, "--lease-ttl", "12")
+    folder = job.folder / "steps"
+    job.until(lambda: all((folder / f"0.{rank}").exists() for rank in range(4)), "steps are made")
+    agents[0].freeze()
+    job.for_a_while(3.0)
+    agents[0].signal(signal.SIGCONT)
+    assert [agent.ends(bound_s=60) for agent in agents] == [0, 0], job.told()
+    assert not any(agent.said(r"\b(hang|hung)\b") for agent in agents)
+    assert job.held()["0/round"].value["number"] == 0
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_fifty_sigterms_at_random_moments(job: Stage) -> None:
+    """Every one of them ends with the same step saved by all ranks."""
+    drawn = random.Random(20)
+    for turn in range(50):
+        run_id, folder = f"{job.run_id}-{turn}", job.folder / f"steps-{turn}"
+        folder.mkdir()
+        agents = [
+            job.launch(
+                str(PROGRAM),
+                str(folder),
+                "1000000",
+                node=f"n{number}",
+                options=(*OPTIONS, *LIMITS),
+                run_id=run_id,
+            )
+            for number in range(2)
+        ]
+        job.until(lambda folder=folder: all((folder / f"0.{rank}").exists() for rank in range(4)), "steps")
+        job.for_a_while(drawn.uniform(0.0, 0.5))
+        for agent in drawn.choice([agents, agents[:1], agents[1:]]):
+            agent.signal(signal.SIGTERM)
+        job.until(
+            lambda folder=folder: all((folder / f"saved.{rank}").exists() for rank in range(4)), "saved"
+        )
+        assert len({(folder / f"saved.{rank}").read_text() for rank in range(4)}) == 1
+        for agent in agents:
+            if agent.process.alive:
+                agent.signal(signal.SIGTERM)
+        for agent in agents:
+            assert agent.ends() in (143, 0), job.told()
 
 
 def test_the_options_contradict_each_other(alone: Stage) -> None:
