@@ -276,14 +276,15 @@ class RankWatch:
         self._expected = monitor.expected
         watched.hung.update({one.local_rank: one for one in look.findings if one.hung})
         for finding in look.findings:
-            await self._tell_of(watched, finding)
+            if finding.hung:
+                rank, limit = watched.rank(finding.local_rank), duration(finding.limit_s)
+                sentence = f"{finding.sentence}, for more than {limit}"
+                self._tell(RankHung(watched.assignment.round, rank, sentence))
+            elif self._tasks is not None:
+                self._tasks.start_soon(self._tell_of_suspect, watched, finding)
 
-    async def _tell_of(self, watched: _Watched, finding: Finding) -> None:
-        rank, number = watched.rank(finding.local_rank), watched.assignment.round
-        limit = duration(finding.limit_s)
-        if finding.hung:
-            self._tell(RankHung(number, rank, f"{finding.sentence}, for more than {limit}"))
-            return
+    async def _tell_of_suspect(self, watched: _Watched, finding: Finding) -> None:
+        rank, limit = watched.rank(finding.local_rank), duration(finding.limit_s)
         await gather(self._asked(watched), EVIDENCE_WITHIN_S)
         folder = watched.folders[finding.local_rank]
         self._warn(

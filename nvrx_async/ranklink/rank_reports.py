@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from _thread import get_ident, get_native_id
+from _thread import allocate_lock, get_ident, get_native_id
 from time import monotonic_ns
 
 from nvrx_async.ranklink import page as layout
@@ -37,7 +37,8 @@ class Reports:
         words[slot + T_COUNT] += 1
 
     def forget(self) -> None:
-        """All places are free again."""
+        """All places are free again. A forked child makes a lock of its own: its parent's may be held."""
+        self.places = allocate_lock()
         self.slots.clear()
         self.names.clear()
         self.free_slots = [
@@ -49,7 +50,8 @@ class Reports:
 
     def new_slot(self) -> int:
         """A slot for the calling thread; the last one is shared by all that come too late for their own."""
-        slot = self.free_slots.pop() if len(self.free_slots) > 1 else self.free_slots[0]
+        with self.places:
+            slot = self.free_slots.pop() if len(self.free_slots) > 1 else self.free_slots[0]
         ident = get_ident()
         words = self.words
         words[slot + T_NATIVE] = get_native_id()
@@ -59,18 +61,22 @@ class Reports:
         return slot
 
     def name_index(self, name: str, limit_s: float | None) -> int:
-        """Number of a section name; names beyond the table share its last place, which has no limit learned."""
+        """Number of a section name; names beyond the table share its last place."""
         index = self.names.get(name)
         if index is None:
-            index = min(len(self.names), layout.NAME_SLOTS - 1)
-            at = layout.NAMES + index * layout.NAME_WORDS
-            text = name if index < layout.NAME_SLOTS - 1 else "(other sections)"
-            raw = text.encode()[: layout.NAME_BYTES].ljust(layout.NAME_BYTES, b"\0")
-            for i, word in enumerate(memoryview(raw).cast("q")):
-                self.words[at + layout.N_TEXT + i] = word
-            self.names[name] = index
+            index = self._new_name(name)
         if limit_s is not None:
             self.words[layout.NAMES + index * layout.NAME_WORDS + layout.N_LIMIT] = round(limit_s * NS)
+        return index
+
+    def _new_name(self, name: str) -> int:
+        with self.places:
+            index = self.names.setdefault(name, min(len(self.names), layout.NAME_SLOTS - 1))
+        at = layout.NAMES + index * layout.NAME_WORDS
+        text = (name or "(unnamed)") if index < layout.NAME_SLOTS - 1 else "(other sections)"
+        raw = text.encode()[: layout.NAME_BYTES].ljust(layout.NAME_BYTES, b"\0")
+        for i, word in enumerate(memoryview(raw).cast("q")):
+            self.words[at + layout.N_TEXT + i] = word
         return index
 
 
