@@ -14,6 +14,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Sequence
+from pathlib import Path
 from subprocess import PIPE
 
 import anyio

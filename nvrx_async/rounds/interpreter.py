@@ -22,6 +22,8 @@ from nvrx_async.rounds.effects import (
     Decision,
     Effect,
     Finish,
+    HoldRanks,
+    KillHung,
     Machine,
     Notice,
     Notify,
@@ -29,6 +31,7 @@ from nvrx_async.rounds.effects import (
     ReservePort,
     Revoke,
     StartRanks,
+    StopAtStep,
     StopRanks,
 )
 from nvrx_async.rounds.events import (
@@ -138,6 +141,12 @@ class Interpreter:
         match effect:
             case StopRanks(round=number, grace=grace):
                 self._ranks.stop(number, grace=grace)
+            case KillHung(round=number):
+                self._ranks.kill_hung(number)
+            case HoldRanks(round=number):
+                tasks.start_soon(self._report, self._ranks.hold(number))
+            case StopAtStep(round=number, step=step):
+                self._ranks.stop_at(number, step)
             case StartRanks(assignment=assignment, generation=generation):
                 tasks.start_soon(self._ranks.start, assignment, generation)
             case Commit(tag=tag, txns=txns):
