@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import ipaddress
 import socket
-from collections.abc import Sequence
+import struct
+from pathlib import Path
+
+_SIOCGIFADDR = 0x8915
+_IFREQ_BYTES = 256
+_INET6_TABLE = Path("/proc/net/if_inet6")
 
 
 def own_address(peer_host: str, peer_port: int) -> str:
@@ -34,9 +41,49 @@ def is_own(host: str) -> bool:
     return any(_can_bind(family, address) for family, _, _, _, address in found)
 
 
-def is_loopback(addresses: Sequence[str]) -> bool:
-    """Whether all of these literal addresses are loopback ones, which other hosts cannot reach."""
-    return all(address.startswith("127.") or address == "::1" for address in addresses)
+def interface_address(name: str) -> str:
+    """The address of a network interface of this host: IPv4 if it has one, else a global IPv6 one.
+
+    Raises:
+        OSError: there is no such interface, or it has no address that other hosts can reach it at.
+    """
+    socket.if_nametoindex(name)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack(f"{_IFREQ_BYTES}s", name.encode()))
+        except OSError:
+            return _inet6_address(name)
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _inet6_address(name: str) -> str:
+    """By the kernel's table, whose lines are address, index, prefix, scope, flags, name; scope 0 is global."""
+    try:
+        rows = [line.split() for line in _INET6_TABLE.read_text(encoding="ascii").splitlines()]
+    except FileNotFoundError:
+        rows = []  # a host without IPv6
+    found = [row[0] for row in rows if row[5] == name and int(row[3], 16) == 0]
+    if not found:
+        raise OSError(f"{name} has no address")
+    return str(ipaddress.IPv6Address(bytes.fromhex(found[0])))
+
+
+def interfaces() -> list[str]:
+    """Names of all network interfaces of this host."""
+    return [name for _, name in socket.if_nameindex()]
+
+
+def unreachable(endpoint_host: str, own: str) -> str:
+    """Why other hosts cannot come to where nodes meet; empty where they can.
+
+    `own` is the address from which this host reaches the endpoint: loopback only if that is this host, by an
+    address that means something else to every other one.
+    """
+    if not ipaddress.ip_address(own.partition("%")[0]).is_loopback:
+        return ""
+    if endpoint_host in (own, "localhost"):
+        return f"other hosts cannot reach {endpoint_host}"
+    return f"{endpoint_host} is {own} to this host, which other hosts cannot reach (look at /etc/hosts)"
 
 
 def _can_bind(family: int, address: tuple[object, ...]) -> bool:

@@ -7,36 +7,44 @@ import secrets
 import signal
 import socket
 import sys
+import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import anyio
 
-from nvrx_async.etcd import Feed, Session, UnavailableError
+from nvrx_async.etcd import Feed, Session, UnavailableError, parse_endpoint
 from nvrx_async.etcd.types import Deleted, Listing
 from nvrx_async.job.keys import AttemptKeys
+from nvrx_async.job.records import Outcome, RankEnd
 from nvrx_async.rounds.coordinator import Coordinator
-from nvrx_async.rounds.effects import Finish, Finished, Notice, Registered, RoundRunning
+from nvrx_async.rounds.effects import Finish, Finished, Notice, Registered, RoundRunning, Waiting
 from nvrx_async.rounds.events import LeaseLost, LeaveRequested, Renewed
 from nvrx_async.rounds.fencing import good_until
 from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.interpreter import Interpreter
 from nvrx_async.rounds.member import SIGNAL_BASE, Member
 from nvrx_async.rounds.mirror import Mirror
+from nvrx_launcher.addresses import interface_address, unreachable
 from nvrx_launcher.clock import boottime_s, now
-from nvrx_launcher.config import LaunchConfig
+from nvrx_launcher.config import LaunchConfig, NodeConfig
 from nvrx_launcher.console import Console
+from nvrx_launcher.countdown import Countdown
 from nvrx_launcher.errors import RequeueError, UsageError
 from nvrx_launcher.exit_codes import ExitCode
 from nvrx_launcher.history import DecisionLog, History
 from nvrx_launcher.output import Output
 from nvrx_launcher.palette import palette_for
+from nvrx_launcher.rank_watch import RankWatch
 from nvrx_launcher.ranks import NodeRanks
 from nvrx_launcher.reach import WAIT_S, Reached, reach
+from nvrx_launcher.reply_file import write_reply
 from nvrx_launcher.screen import Screen
+from nvrx_launcher.signals import stopping
 from nvrx_launcher.store import EtcdStore
 from nvrx_launcher.story import Story
 from nvrx_launcher.sweep import this_process
+from nvrx_launcher.terminal import terminal_size
 from nvrx_launcher.warm import WarmCrew
 from nvrx_launcher.workers import RankJob
 
@@ -59,7 +67,7 @@ def run(config: LaunchConfig) -> int:
 
 async def _main(config: LaunchConfig) -> int:
     with Screen() as screen:
-        output = Output(screen, sys.stdout.buffer, sys.stderr.buffer, boottime_s)
+        output = Output(screen, sys.stdout.buffer, sys.stderr.buffer, boottime_s, config.logs.shown)
         return await _Agent(config, screen, output).run()
 
 
@@ -80,6 +88,8 @@ class _Agent:
         self._history = History(config.logs.folder / "history.jsonl")
         self._decisions = DecisionLog(config.logs.folder / f"agent-{os.getpid()}.log")
         self._process = this_process(f"{config.run_id}/{secrets.token_hex(8)}")
+        self._watch = RankWatch(config.hang, lease_ttl_s=config.job.lease_ttl_s, warn=self._warn)
+        self._countdown = Countdown(self._say)
         self._ranks = NodeRanks(
             workers=config.workers,
             tag=self._process.tag,
@@ -87,12 +97,16 @@ class _Agent:
             cwd=str(Path.cwd()),
             output=output,
             warn=self._warn,
+            watch=self._watch,
+            countdown=self._countdown,
+            keep=self._keep_end,
             crew=WarmCrew(config.workers, os.environ, say=self._say, explain=self._explain),
         )
         self._leave: LeaveRequested | None = None
         self._interpreter: Interpreter | None = None
         self._registered: Registered | None = None
         self._finished = False
+        self._unreachable = ""
 
     async def run(self) -> int:
         """Reach etcd, keep a keeper, live. Everything is ended in reverse order."""
@@ -111,7 +125,7 @@ class _Agent:
         async with (
             reach(
                 self._config.etcd,
-                local_address=self._config.node.address,
+                local_address=_own_address(self._config.node),
                 job_token=os.environ.get("NVRX_JOB_TOKEN"),
                 log_file=folder / "etcd.log",
                 say=self._say,
@@ -120,7 +134,13 @@ class _Agent:
             anyio.create_task_group() as services,
         ):
             self._say(f"job {self._config.run_id} on {socket.gethostname()}, {etcd.where}")
+            await services.start(self._watch.serve)
+            services.start_soon(self._countdown.serve)
             await services.start(self._ranks.serve)
+            if self._config.job.max_nodes > 1:
+                self._unreachable = unreachable(
+                    parse_endpoint(self._config.etcd.endpoints[0]).host, etcd.address
+                )
             finish = await self._live(etcd)
             if not self._finished and finish.exit_code != ExitCode.USAGE:
                 self._say(f"this node leaves the job: {finish.reason} (exit code {finish.exit_code})")
@@ -146,6 +166,7 @@ class _Agent:
         def renewed(sent_at_s: float) -> None:
             until_s = good_until(sent_at_s, spec.lease_ttl_s, spec.kill_time_s)
             self._ranks.good_until(until_s)
+            self._watch.alive()
             if self._interpreter is not None:
                 self._interpreter.tell(Renewed(sent_at_s, until_s))
 
@@ -228,16 +249,27 @@ class _Agent:
     # Signals ------------------------------------------------------------------------------------------
 
     async def _serve_signals(self, everything: anyio.CancelScope) -> None:
-        """The first signal asks the job to stop, a second ends this agent and its ranks now."""
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        """The first signal asks the job to stop, a second ends this agent and its ranks now.
+
+        Those for the ranks are passed on and change nothing here.
+        """
+        for_ranks = self._config.workers.signals
+        with anyio.open_signal_receiver(*stopping(), *for_ranks) as signals:
             async for number in signals:
                 name = signal.Signals(number).name
+                if number in for_ranks:
+                    passed = self._ranks.signal(number)
+                    self._say(
+                        f"{name}: " + ("passed on to the ranks that handle it" if passed else "no rank runs")
+                    )
+                    continue
                 if self._leave is not None:
                     self._say(f"{name} again: killing the ranks")
                     self._ranks.kill()
                     everything.cancel()
                     return
-                self._leave = LeaveRequested(number)
+                stop_s = self._config.workers.stop_timeout_s
+                self._leave = LeaveRequested(number, boottime_s() + stop_s)
                 if self._interpreter is None:
                     self._say(f"{name}: stopping before this node was in the job")
                     everything.cancel()
@@ -260,13 +292,33 @@ class _Agent:
                     max_restarts=config.job.max_restarts,
                     folder=config.logs.folder,
                     tag=self._process.tag,
+                    terminal=terminal_size(sys.stdout, pty=config.workers.pty),
+                    familiar=config.logs.familiar,
                 )
             )
         self._finished = self._finished or isinstance(notice, Finished)
         if isinstance(notice, RoundRunning) and notice.assignment is None:
             self._ranks.stand_by(self._config.node.slots)
         self._screen.do(lambda: self._console.show(notice))
+        if isinstance(notice, Waiting) and self._unreachable:
+            self._warn(self._unreachable)  # at once: whoever is waited for may never find the way here
+            self._unreachable = ""
         self._screen.do(lambda: self._history.add(notice))
+        if isinstance(notice, Finished) and not notice.outcome.success:
+            self._screen.do(lambda: self._reply(notice.outcome))
+
+    def _keep_end(self, number: int, end: RankEnd) -> None:
+        self._screen.do(lambda: self._history.add_end(number, end))
+
+    def _reply(self, outcome: Outcome) -> None:
+        """Where what started this agent reads how it failed, as it would of torchrun."""
+        path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+        if not path:
+            return
+        try:
+            write_reply(Path(path), outcome, time.time())
+        except OSError as error:
+            self._console.warn(f"TORCHELASTIC_ERROR_FILE={path} cannot be written: {error.strerror}")
 
     def _explain(self, sentence: str) -> None:
         self._screen.do(lambda: self._decisions.add(f"{now().utc} {sentence}"))
@@ -276,6 +328,10 @@ class _Agent:
 
     def _warn(self, text: str) -> None:
         self._screen.do(lambda: self._console.warn(text))
+
+
+def _own_address(node: NodeConfig) -> str | None:
+    return interface_address(node.interface) if node.interface else node.address
 
 
 async def _tell_when_lost(session: Session, interpreter: Interpreter) -> None:

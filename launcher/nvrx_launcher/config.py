@@ -6,9 +6,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from nvrx_launcher.streams import NONE, SHOW_ALL, Shown
+
 if TYPE_CHECKING:
     from pathlib import Path
+    from signal import Signals
 
+    from nvrx_async.hang.policy import HangPolicy
     from nvrx_async.job.records import JobSpec
 
 KILL_TIME_S = 1.0
@@ -51,12 +55,16 @@ class EtcdConfig:
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """This node. `node_id` and `address` are None where the agent finds them out; `order` is a wish."""
+    """This node. `node_id` and `address` are None where the agent finds them out; `order` is a wish.
+
+    `interface`: the network interface whose address is this node's.
+    """
 
     slots: int
     node_id: str | None = None
     order: int | None = None
     address: str | None = None
+    interface: str | None = None
 
 
 class ProgramKind(Enum):
@@ -88,7 +96,9 @@ class WorkersConfig:
     `argv` is complete (interpreter included), `program` is the script, module or executable in it.
     `stop_timeout_s` lies between SIGTERM and SIGKILL. A rank that
     lives for `startup_grace_s` counts as ready. `omp_num_threads` is what OMP_NUM_THREADS is set to, None
-    where the variable is left alone.
+    where the variable is left alone. `signals` are for the ranks alone. `virtual_local_rank`: each rank is
+    told that it is the first of its node, with one GPU. `pty`: ranks write to a terminal of their own; None if
+    the agent does. `interface`: the network interface that gloo and NCCL are told to use.
     """
 
     argv: tuple[str, ...]
@@ -98,6 +108,10 @@ class WorkersConfig:
     stop_timeout_s: float
     startup_grace_s: float
     omp_num_threads: int | None = None
+    signals: tuple[Signals, ...] = ()
+    virtual_local_rank: bool = False
+    pty: bool | None = False
+    interface: str | None = None
     warm: WarmConfig = WarmConfig()
 
 
@@ -106,6 +120,12 @@ class LogsConfig:
     """`folder` holds everything this job writes on this node; nothing of it exists yet."""
 
     folder: Path
+    shown: Shown = SHOW_ALL
+
+    @property
+    def familiar(self) -> bool:
+        """Whether torchrun, started with these options, would have made logs that people look for."""
+        return (self.shown.redirects, self.shown.tee) != (NONE, NONE)
 
     @property
     def summary(self) -> Path:
@@ -115,7 +135,7 @@ class LogsConfig:
 
 @dataclass(frozen=True, slots=True)
 class LaunchConfig:
-    """All of one launch.
+    """All of one launch. `hang` None: nobody looks for hangs.
 
     `launch_id` names one launch by a scheduler, None when nothing tells. `takeover`: the person knows that an
     attempt which left no verdict is dead.
@@ -128,6 +148,7 @@ class LaunchConfig:
     node: NodeConfig
     workers: WorkersConfig
     logs: LogsConfig
+    hang: HangPolicy | None = None
     launch_id: str | None = None
     takeover: bool = False
     notices: tuple[str, ...] = ()

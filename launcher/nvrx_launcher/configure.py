@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nvrx_async.hang.errors import PolicyError
+from nvrx_async.hang.policy import Action, HangPolicy, hang_policy
 from nvrx_async.job.records import JobSpec
-from nvrx_launcher import meeting
+from nvrx_launcher import meeting, signals
 from nvrx_launcher.config import (
     KILL_TIME_S,
     LaunchConfig,
@@ -19,6 +21,7 @@ from nvrx_launcher.config import (
     WorkersConfig,
 )
 from nvrx_launcher.errors import UsageError
+from nvrx_launcher.streams import Shown
 
 if TYPE_CHECKING:
     from nvrx_launcher.command_line import CommandLine
@@ -62,7 +65,8 @@ def configure(
         etcd=etcd,
         node=_node(line, environment, slots),
         workers=_workers(line, environment, slots, notices),
-        logs=LogsConfig((Path(line.value("log_dir")) / run_id).absolute()),
+        logs=_logs(line, run_id, slots, notices),
+        hang=_hang(line),
         launch_id=_launch_id(environment),
         takeover=line.value("takeover"),
         notices=tuple(notices),
@@ -75,11 +79,17 @@ def _node(line: CommandLine, environment: Mapping[str, str], slots: int) -> Node
     if order is None and slurm_order.isdigit():
         order = int(slurm_order)
     node_id = line.value("node_id")
+    if line.value("interface") and line.value("local_addr"):
+        raise UsageError(
+            f"{line.as_given('interface')} and {line.as_given('local_addr')} both say this node's address",
+            "give one of the two",
+        )
     return NodeConfig(
         slots=slots,
         node_id=meeting.checked("--node-id", node_id) if node_id else None,
         order=order,
         address=line.value("local_addr") or None,
+        interface=line.value("interface") or None,
     )
 
 
@@ -100,8 +110,67 @@ def _workers(
         stop_timeout_s=line.value("workers_stop_timeout"),
         startup_grace_s=line.value("startup_grace"),
         omp_num_threads=None if alone else 1,
+        signals=signals.passed_on(line.value("signals_to_handle")),
+        virtual_local_rank=_virtual(line, environment, slots),
+        pty=_pty(line, slots),
+        interface=line.value("interface") or None,
         warm=WarmConfig(_warm_count(line.value("warm_workers")), line.value("warm_imports")),
     )
+
+
+def _hang(line: CommandLine) -> HangPolicy | None:
+    timeout_s, startup_s = line.value("hang_timeout"), line.value("hang_startup_timeout")
+    if timeout_s is None:
+        if startup_s is not None:
+            raise UsageError(
+                "--hang-startup-timeout is given, and --hang-timeout off turns the detection off",
+                "give one of the two",
+            )
+        return None
+    try:
+        return hang_policy(
+            timeout_s,
+            startup_s,
+            Action(line.value("hang_action")),
+            startup_grace_s=line.value("startup_grace"),
+        )
+    except PolicyError as error:
+        raise UsageError(error.message, error.hint) from error
+
+
+def _pty(line: CommandLine, slots: int) -> bool | None:
+    """The only rank of a job looks on a terminal as it does without a launcher."""
+    if line.value("pty") != "auto":
+        return bool(line.value("pty") == "on")
+    return None if slots == 1 and line.value("nnodes").maximum == 1 else False
+
+
+def _virtual(line: CommandLine, environment: Mapping[str, str], slots: int) -> bool:
+    """Whether each rank sees one GPU; every rank must find one in CUDA_VISIBLE_DEVICES where that is set."""
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if not line.value("virtual_local_rank"):
+        return False
+    if visible is not None and (there := len(visible.split(","))) < slots:
+        raise UsageError(
+            f"--virtual-local-rank: {slots} ranks need a GPU each, CUDA_VISIBLE_DEVICES={visible} has {there}",
+            "give a smaller --nproc-per-node, or name more GPUs",
+        )
+    return True
+
+
+def _logs(line: CommandLine, run_id: str, slots: int, notices: list[str]) -> LogsConfig:
+    shown = Shown(
+        redirects=line.value("redirects"),
+        tee=line.value("tee"),
+        local_ranks=line.value("local_ranks_filter"),
+        stdout_words=line.value("duplicate_stdout_filters"),
+        stderr_words=line.value("duplicate_stderr_filters"),
+    )
+    logs = LogsConfig((Path(line.value("log_dir")) / run_id).absolute(), shown)
+    hidden = shown.hidden(slots)
+    if hidden:
+        notices.append(f"{hidden} is not shown, it is in {logs.folder}")
+    return logs
 
 
 def _warm_count(given: str | int) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nvrx_async.job.codec import encode
+from nvrx_async.job.records import RankEnd
 from nvrx_async.rounds.effects import Finished, Judged, Notice, RoundRunning
 
 
@@ -26,6 +27,10 @@ class History:
             case _:
                 pass
 
+    def add_end(self, number: int, end: RankEnd) -> None:
+        """Note how a rank of this node ended, and who ended it. Blocks on the disk."""
+        self._file.append(b'{"record":"rank_end","round":%d,' % number + encode(end)[1:] + b"\n")
+
     def _append(self, kind: bytes, value: bytes) -> None:
         self._file.append(b'{"record":"' + kind + b'",' + value[1:] + b"\n")
 
@@ -38,7 +43,7 @@ class DecisionLog:
 
     def add(self, line: str) -> None:
         """Append a line. Blocks on the disk."""
-        self._file.append(f"{line}\n".encode())
+        self._file.append(f"{line}\n".encode(errors="backslashreplace"))
 
 
 class _Appended:

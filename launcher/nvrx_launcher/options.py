@@ -6,6 +6,8 @@ from typing import Final
 
 from nvrx_launcher import values
 from nvrx_launcher.option import Inert, Option, Refused, both, ours, torchrun
+from nvrx_launcher.signals import STOPPING, signal_numbers
+from nvrx_launcher.streams import NONE, streams
 
 SIZE: Final = "Size of the job"
 MEETING: Final = "Where nodes meet"
@@ -20,6 +22,7 @@ GROUPS: Final = (SIZE, MEETING, PROGRAM, FAILURE, OUTPUT, NODE, ETCD, TORCHRUN, 
 
 DEFAULT_JOIN_TIMEOUT_S: Final = 600.0
 DEFAULT_LAST_CALL_S: Final = 30.0
+DEFAULT_HANG_TIMEOUT_S: Final = 600.0
 MIN_LEASE_TTL_S: Final = 3
 
 _SIZE = (
@@ -117,6 +120,11 @@ _PROGRAM = (
         "--no-python", group=PROGRAM, common=True, doc="The script is a program of its own, started as it is."
     ),
     torchrun("--role", group=PROGRAM, metavar="NAME", default="default", doc="The ranks' ROLE_NAME."),
+    torchrun(
+        "--virtual-local-rank",
+        group=PROGRAM,
+        doc="LOCAL_RANK is 0 for all, and CUDA_VISIBLE_DEVICES leaves each rank its own GPU.",
+    ),
 )
 
 _FAILURE = (
@@ -145,6 +153,16 @@ _FAILURE = (
         common=True,
         doc="Time between SIGTERM and SIGKILL when ranks are stopped.",
     ),
+    torchrun(
+        "--signals-to-handle",
+        group=FAILURE,
+        metavar="NAMES",
+        parse=signal_numbers,
+        default=STOPPING,
+        default_text=",".join(one.name for one in STOPPING),
+        doc="Signals that the agent passes on to the ranks while it lives on, beside SIGUSR1 and SIGUSR2. "
+        "SIGTERM, SIGINT, SIGHUP and SIGQUIT stop the job, named or not.",
+    ),
     ours(
         "--startup-grace",
         group=FAILURE,
@@ -157,6 +175,31 @@ _FAILURE = (
         "--takeover",
         group=FAILURE,
         doc="Begin at once where the job's last attempt left no verdict: you know that its ranks are dead.",
+    ),
+    ours(
+        "--hang-timeout",
+        group=FAILURE,
+        metavar="SECONDS|off",
+        parse=values.seconds_or_off(1),
+        default=DEFAULT_HANG_TIMEOUT_S,
+        common=True,
+        doc="A rank without any progress for this long is hung. Shorter limits are learned from what it reports.",
+    ),
+    ours(
+        "--hang-startup-timeout",
+        group=FAILURE,
+        metavar="SECONDS",
+        parse=values.seconds(1),
+        default_text="twice --hang-timeout",
+        doc="A rank that reports nothing for this long after its start is hung, as is one that does not end.",
+    ),
+    ours(
+        "--hang-action",
+        group=FAILURE,
+        metavar="restart|kill-suspects|report",
+        parse=values.choice("restart", "kill-suspects", "report"),
+        default="restart",
+        doc="What a hang leads to. Suspects are ranks that report nothing and stand still.",
     ),
     ours(
         "--warm-workers",
@@ -194,6 +237,61 @@ _OUTPUT = (
         common=True,
         doc="Every rank's output and the summary are written below DIR/<run id>.",
     ),
+    torchrun(
+        "--redirects",
+        "-r",
+        group=OUTPUT,
+        metavar="STREAMS",
+        parse=streams,
+        default=NONE,
+        doc="Streams that are not shown, only written to --log-dir as all are: 1 stdout, 2 stderr, 3 both, "
+        "or by local rank such as 0:1,1:3.",
+    ),
+    torchrun(
+        "--tee",
+        "-t",
+        group=OUTPUT,
+        metavar="STREAMS",
+        parse=streams,
+        default=NONE,
+        doc="Streams that are shown although --redirects names them.",
+    ),
+    ours(
+        "--pty",
+        group=OUTPUT,
+        metavar="auto|on|off",
+        parse=values.choice("auto", "on", "off"),
+        default="auto",
+        doc="Whether ranks write to a terminal, for colours and progress bars. auto: the only rank of a job that "
+        "is started on one.",
+    ),
+    torchrun(
+        "--local-ranks-filter",
+        group=OUTPUT,
+        metavar="RANKS",
+        parse=values.local_ranks,
+        default=None,
+        default_text="all",
+        doc="Local ranks whose output is shown, such as 0,1.",
+    ),
+    torchrun(
+        "--duplicate-stdout-filters",
+        group=OUTPUT,
+        metavar="WORDS",
+        parse=values.words,
+        default=(),
+        default_text="none",
+        doc="Lines of stdout with one of these words go to filtered_stdout.log of the round too, with their rank.",
+    ),
+    torchrun(
+        "--duplicate-stderr-filters",
+        group=OUTPUT,
+        metavar="WORDS",
+        parse=values.words,
+        default=(),
+        default_text="none",
+        doc="The same for stderr and filtered_stderr.log.",
+    ),
 )
 
 _NODE = (
@@ -222,6 +320,14 @@ _NODE = (
     ),
 )
 
+_INTERFACE = ours(
+    "--interface",
+    group=NODE,
+    metavar="NAME",
+    doc="Network interface whose address is this node's; gloo and NCCL are told to use it, unless "
+    "GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME say otherwise.",
+)
+
 _ETCD = (
     ours(
         "--etcd-embedded",
@@ -241,10 +347,6 @@ _ETCD = (
         doc="User; the password comes from $NVRX_ETCD_PASSWORD or a file.",
     ),
     ours("--etcd-password-file", group=ETCD, metavar="FILE", doc="File whose first line is the password."),
-)
-
-_FILTERED = Inert(
-    "no filtered copy is written; the whole output of each rank is kept in --log-dir, search it there"
 )
 
 _TORCHRUN = (
@@ -273,46 +375,6 @@ _TORCHRUN = (
         doc="Run the script by runpy.",
     ),
     torchrun(
-        "--redirects",
-        "-r",
-        group=TORCHRUN,
-        metavar="STREAMS",
-        parse=values.streams,
-        status=Inert("the output of every rank is always written to --log-dir, and shown"),
-        doc="Streams that go to files.",
-    ),
-    torchrun(
-        "--tee",
-        "-t",
-        group=TORCHRUN,
-        metavar="STREAMS",
-        parse=values.streams,
-        status=Inert("the output of every rank is always written to --log-dir, and shown"),
-        doc="Streams that go to files and to the console.",
-    ),
-    torchrun(
-        "--local-ranks-filter",
-        group=TORCHRUN,
-        metavar="RANKS",
-        parse=values.local_ranks,
-        status=Inert("this version shows the output of all ranks"),
-        doc="Ranks whose output is shown.",
-    ),
-    torchrun(
-        "--duplicate-stdout-filters",
-        group=TORCHRUN,
-        metavar="WORDS",
-        status=_FILTERED,
-        doc="Words whose lines of stdout go to a second file.",
-    ),
-    torchrun(
-        "--duplicate-stderr-filters",
-        group=TORCHRUN,
-        metavar="WORDS",
-        status=_FILTERED,
-        doc="Words whose lines of stderr go to a second file.",
-    ),
-    torchrun(
         "--event-log-handler",
         group=TORCHRUN,
         metavar="NAME",
@@ -331,15 +393,6 @@ _TORCHRUN = (
         doc="Entry point that handles logs.",
     ),
     torchrun(
-        "--virtual-local-rank",
-        group=TORCHRUN,
-        status=Refused(
-            "this version always gives every rank its true LOCAL_RANK",
-            'leave it out, and choose the device in the script by int(os.environ["LOCAL_RANK"])',
-        ),
-        doc="LOCAL_RANK is 0 for all, each rank sees its own GPU only.",
-    ),
-    torchrun(
         "--numa-binding",
         environment=False,
         group=TORCHRUN,
@@ -349,16 +402,6 @@ _TORCHRUN = (
             "bind them in the command: --no-python numactl --cpunodebind=0 python train.py",
         ),
         doc="CPUs near the rank's GPU.",
-    ),
-    torchrun(
-        "--signals-to-handle",
-        group=TORCHRUN,
-        metavar="NAMES",
-        status=Refused(
-            "the signals are fixed in this version",
-            "leave it out; SIGINT and SIGTERM stop the ranks gracefully",
-        ),
-        doc="Signals that are passed on to the ranks.",
     ),
 )
 
@@ -375,6 +418,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     *_FAILURE,
     *_OUTPUT,
     *_NODE,
+    _INTERFACE,
     *_ETCD,
     *_TORCHRUN,
     *_HELP,

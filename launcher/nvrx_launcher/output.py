@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from nvrx_async.job.records import Assignment
+from nvrx_launcher.filtered import FilteredFile
 from nvrx_launcher.keeper_link import Keeper
 from nvrx_launcher.rank_output import OutputPrinter, Stream
 from nvrx_launcher.screen import Screen, call_in
+from nvrx_launcher.streams import SHOW_ALL, Shown
 from nvrx_launcher.workers import RankCommand
 
 CHUNK_BYTES = 1 << 20
@@ -23,33 +26,45 @@ _STREAMS = {"stdout": Stream.STDOUT, "stderr": Stream.STDERR}
 
 @dataclass(slots=True)
 class _Log:
-    """A log and how much of it was shown."""
+    """A log and how much of it was read; `shown` on the console, and its lines looked through by `filtered`."""
 
     rank: int
     stream: Stream
     path: Path
-    shown_bytes: int = 0
+    shown: bool
+    filtered: FilteredFile | None
+    read_bytes: int = 0
 
 
 class Output:
     """Only the screen's thread reads logs and prints; `grew` and `drain` are for the event loop."""
 
-    def __init__(self, screen: Screen, out: BinaryIO, err: BinaryIO, clock_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        screen: Screen,
+        out: BinaryIO,
+        err: BinaryIO,
+        clock_s: Callable[[], float],
+        shown: Shown = SHOW_ALL,
+    ) -> None:
         self._screen = screen
         self._out, self._err, self._clock_s = out, err, clock_s
+        self._shown = shown
         self._logs: dict[tuple[int, str], _Log] = {}
         self._printer: OutputPrinter | None = None
 
     def expect(self, assignment: Assignment, commands: Sequence[RankCommand]) -> None:
         """These ranks are about to write."""
         first = assignment.seat.first_rank
-        logs = {
-            (command.local_rank, name): _Log(first + command.local_rank, stream, Path(path))
-            for command in commands
-            for (name, stream), path in zip(
-                _STREAMS.items(), (command.stdout_path, command.stderr_path), strict=True
-            )
-        }
+        paths = {command.local_rank: (command.stdout_path, command.stderr_path) for command in commands}
+        logs: dict[tuple[int, str], _Log] = {}
+        for (name, stream), number in zip(_STREAMS.items(), (0, 1), strict=True):
+            filtered = self._filtered(Path(commands[0].stdout_path).parents[1], name, stream)
+            for local_rank, of_rank in paths.items():
+                shown = self._shown.has(local_rank, stream)
+                if shown or filtered is not None:
+                    log = _Log(first + local_rank, stream, Path(of_rank[number]), shown, filtered)
+                    logs[local_rank, name] = log
         host = assignment.seat.host if assignment.group_world_size > 1 else None
         self._screen.do(lambda: self._begin(logs, assignment.world_size, host))
 
@@ -73,6 +88,10 @@ class Output:
         if self._printer is not None:
             self._printer.break_line()
 
+    def _filtered(self, folder: Path, name: str, stream: Stream) -> FilteredFile | None:
+        words = self._shown.words(stream)
+        return FilteredFile(folder / f"filtered_{name}.log", words) if words else None
+
     def _begin(self, logs: dict[tuple[int, str], _Log], world_size: int, host: str | None) -> None:
         self._logs = logs
         self._printer = OutputPrinter(
@@ -84,16 +103,25 @@ class Output:
             return
         try:
             with log.path.open("rb") as file:
-                file.seek(log.shown_bytes)
-                while data := file.read(CHUNK_BYTES):
-                    log.shown_bytes += len(data)
-                    self._printer.feed(log.rank, log.stream, data)
+                # What comes meanwhile is for the next time: a rank that never stops writing must not keep the
+                # screen from the others.
+                there_bytes = os.fstat(file.fileno()).st_size
+                file.seek(log.read_bytes)
+                while data := file.read(min(CHUNK_BYTES, max(0, there_bytes - log.read_bytes))):
+                    log.read_bytes += len(data)
+                    if log.shown:
+                        self._printer.feed(log.rank, log.stream, data)
+                    if log.filtered is not None:
+                        log.filtered.feed(log.rank, data)
         except OSError:
             return  # the log could not be written either, which the keeper has warned of
 
     def _end(self) -> None:
         for log in self._logs.values():
             self._show(log)
+        for log in self._logs.values():
+            if log.filtered is not None:
+                log.filtered.close()
         if self._printer is not None:
             self._printer.finish()
         self._logs = {}

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nvrx_launcher.addresses import interface_address, interfaces
 from nvrx_launcher.config import LaunchConfig, ProgramKind, TlsConfig, WorkersConfig
 from nvrx_launcher.errors import UsageError
 
@@ -26,6 +27,7 @@ def check(config: LaunchConfig) -> None:
     if config.etcd.tls is not None:
         _check_tls(config.etcd.tls)
     check_log_folder(config.logs.folder)
+    check_interface(config.node.interface)
 
 
 def _check_program(workers: WorkersConfig) -> None:
@@ -166,3 +168,16 @@ def check_log_folder(folder: Path) -> None:
         raise UsageError(f"--log-dir: {standing} is a file, logs need a folder", "give another --log-dir")
     if not os.access(standing, os.W_OK | os.X_OK):
         raise UsageError(f"--log-dir: nothing can be written in {standing}", "give another --log-dir")
+
+
+def check_interface(name: str | None) -> None:
+    """Check that the interface is there and has an address."""
+    if name is None:
+        return
+    try:
+        interface_address(name)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(
+            f"--interface {name}: {reason}", f"interfaces of this host: {', '.join(interfaces())}"
+        ) from error

@@ -13,17 +13,29 @@ from pathlib import Path
 import anyio
 from anyio.abc import TaskStatus
 
-from nvrx_async.faults import EndFacts, classify, last_lines, rank_error
+from nvrx_async.faults import HANG, EndFacts, classify, last_lines, rank_error, state_as_extra
 from nvrx_async.job.records import Assignment, EndedBy, FaultKind, Node, RankEnd, Seat
-from nvrx_async.rounds.events import Event, KeeperLost, KeeperReady, Proof, Proven, RankEnded, RanksGone
+from nvrx_async.rounds.events import (
+    Event,
+    KeeperLost,
+    KeeperReady,
+    Proof,
+    Proven,
+    RankEnded,
+    RanksGone,
+    RanksHeld,
+)
 from nvrx_launcher import keeper_events as reports
 from nvrx_launcher.cgroup import oom_kills
 from nvrx_launcher.clock import boottime_s, utc
 from nvrx_launcher.config import WorkersConfig
+from nvrx_launcher.countdown import Countdown
 from nvrx_launcher.errors import RequeueError
 from nvrx_launcher.keeper_link import Keeper
 from nvrx_launcher.output import Output
 from nvrx_launcher.ports import ReservedPort, reserve_port
+from nvrx_launcher.rank_watch import RankWatch
+from nvrx_launcher.reply_file import recorded_error
 from nvrx_launcher.sweep import Verdict, prove_dead
 from nvrx_launcher.warm import WarmCrew
 from nvrx_launcher.workers import RankCommand, RankJob, make_folders, rank_command
@@ -49,7 +61,7 @@ class _Round:
 
 
 class NodeRanks:
-    """See the module. `tell` takes events to the machines of the current life; `attempt` says which it is in."""
+    """See the module. `keep` is given the round and the end of every rank, for the record of this node."""
 
     def __init__(
         self,
@@ -60,8 +72,12 @@ class NodeRanks:
         cwd: str,
         output: Output,
         warn: Callable[[str], None],
+        watch: RankWatch,
+        countdown: Countdown,
+        keep: Callable[[int, RankEnd], None],
         crew: WarmCrew,
     ) -> None:
+        self._watch = watch
         self._workers = workers
         self._crew = crew
         self._tag = tag
@@ -69,6 +85,8 @@ class NodeRanks:
         self._cwd = cwd
         self._output = output
         self._warn = warn
+        self._countdown = countdown
+        self._keep = keep
         self._tell: Callable[[Event], None] = _nobody_listens
         self._job: RankJob | None = None
         self._keeper: Keeper | None = None
@@ -82,6 +100,7 @@ class NodeRanks:
     def listen(self, tell: Callable[[Event], None]) -> None:
         """Tell another life's machines from now on; a keeper that is ready is told at once."""
         self._tell = tell
+        self._watch.listen(tell)
         if self._keeper is not None:
             tell(KeeperReady(self._keeper.generation))
 
@@ -95,10 +114,12 @@ class NodeRanks:
         if self._keeper is not None:
             self._keeper.good_until(moment_s)
 
-    def signal(self, number: int) -> None:
-        """Forward a signal to all ranks."""
-        if self._keeper is not None and self._round is not None:
-            self._keeper.signal(self._round.assignment.round, number)
+    def signal(self, number: int) -> bool:
+        """Pass a signal on to all ranks that handle it; False if none runs."""
+        if self._keeper is None or self._round is None:
+            return False
+        self._keeper.signal(self._round.assignment.round, number)
+        return True
 
     def kill(self) -> None:
         """Kill all ranks at once."""
@@ -164,6 +185,12 @@ class NodeRanks:
             await anyio.to_thread.run_sync(make_folders, commands)
         except OSError as error:
             self._warn(f"output of round {assignment.round} is lost: {error}")
+        folders = {command.local_rank: Path(command.stderr_path).parent for command in commands}
+        linked = self._watch.prepare(assignment, folders)
+        commands = tuple(
+            replace(command, env={**command.env, **linked.get(command.local_rank, {})})
+            for command in commands
+        )
         self._round = _Round(assignment, commands, oom_kills())
         if self._keeper is None or self._keeper.generation != generation:
             self._gone_unstarted(FaultKind.KEEPER_LOST, "its keeper is gone")
@@ -178,8 +205,34 @@ class NodeRanks:
     def stop(self, number: int, *, grace: bool) -> None:
         """Stop the ranks of a round, also those whose start is still under way."""
         self._stopped = max(self._stopped, number)
+        self._watch.halt(number)
         if self._keeper is not None:
-            self._keeper.stop(number, self._workers.stop_timeout_s if grace else 0.0)
+            grace_s = self._workers.stop_timeout_s if grace else 0.0
+            self._keeper.stop(number, grace_s)
+            self._countdown.begin(self._running, grace_s)
+
+    def _running(self) -> list[int]:
+        """Global numbers of the ranks that have not ended."""
+        if self._round is None:
+            return []
+        first = self._round.assignment.seat.first_rank
+        return [
+            first + command.local_rank
+            for command in self._round.commands
+            if command.local_rank not in self._round.exits
+        ]
+
+    def kill_hung(self, number: int) -> None:
+        """Note what the ranks of a round do, for 2 s at most, then kill them."""
+        self._watch.explain_then(number, lambda: self.stop(number, grace=False))
+
+    async def hold(self, number: int) -> RanksHeld:
+        """Let no rank of a round pass its next `should_stop`, and tell how far they have come."""
+        return RanksHeld(number, await self._watch.hold(number))
+
+    def stop_at(self, number: int, step: int | None) -> None:
+        """Tell the ranks of a round at which step to stop, None to go on."""
+        self._watch.stop_at(number, step)
 
     async def reserve_port(self, number: int) -> int:
         """Hold a port for the round's store; those of rounds before the last one are given back."""
@@ -199,7 +252,10 @@ class NodeRanks:
 
     async def _on(self, event: reports.KeeperEvent, keeper: Keeper) -> None:
         match event:
+            case reports.RankStarted(round=number, local_rank=local_rank, pid=pid):
+                self._watch.started(number, local_rank, pid)
             case reports.RankExited():
+                self._watch.ended(event.round, event.local_rank)
                 await self._exited(event)
             case reports.RoundGone(round=number, unkillable=unkillable, lost_bytes=lost_bytes):
                 if lost_bytes:
@@ -217,6 +273,7 @@ class NodeRanks:
                 kind = FaultKind.FENCED if code == "fence" else FaultKind.START_FAILED
                 self._gone_unstarted(kind, reason)
             case reports.Grew(local_rank=local_rank, stream=stream):
+                self._watch.wrote(local_rank)
                 self._output.grew(local_rank, stream, keeper)
             case reports.HookTold() | reports.IdleLost():
                 self._crew.on(event)
@@ -240,11 +297,15 @@ class NodeRanks:
 
     async def _gone(self, unkillable: tuple[int, ...]) -> None:
         running, self._round = self._round, None
+        self._countdown.over()
         if running is None:
             return
         await self._output.drain()
         ends = [await self._end(running, command.local_rank) for command in running.commands]
-        self._tell(RanksGone(running.assignment.round, tuple(ends), unkillable))
+        number = running.assignment.round
+        for end in ends:
+            self._keep(number, end)
+        self._tell(RanksGone(number, tuple(ends), unkillable, self._watch.learned(number)))
 
     def _gone_unstarted(self, kind: FaultKind, reason: str) -> None:
         running, self._round = self._round, None
@@ -276,7 +337,8 @@ class NodeRanks:
             event.by,
             exit_code=event.exit_code,
             signal=event.signal,
-            ready=event.ran_s >= self._workers.startup_grace_s,
+            ready=event.ran_s >= self._workers.startup_grace_s
+            or self._watch.is_ready(event.round, local_rank),
             ran_s=round(event.ran_s, 3),
             ended_utc=ended_utc,
             log=log,
@@ -290,10 +352,18 @@ class NodeRanks:
         with anyio.move_on_after(TAIL_LIMIT_S):
             tail = await anyio.to_thread.run_sync(_tail, command.stderr_path, abandon_on_cancel=True)
         error = rank_error(tail, event.exit_code, event.signal)
+        if event.exit_code != 0:  # what it recorded itself is better than what its stderr lets guess
+            path = Path(command.env["TORCHELASTIC_ERROR_FILE"])
+            error = await anyio.to_thread.run_sync(recorded_error, path) or error
         facts = EndFacts(
             event.exit_code, event.signal, event.by, tail, oom_kill=oom_kills() > running.oom_kills
         )
         kind, detail = classify(facts, error)
+        state, finding = self._watch.state(event.round, local_rank)
+        if state is not None:
+            bare = replace(bare, extra={HANG: state_as_extra(state)})
+        if finding is not None and kind is FaultKind.STOPPED_BY_US:
+            kind, detail = FaultKind.HANG, finding.sentence
         lines = last_lines(tail, SHOWN_LINES) if kind is not None else ()
         return replace(bare, kind=kind, detail=detail, error=error, last_lines=lines)
 

@@ -75,6 +75,16 @@ def seconds(minimum: float = 0.0) -> Callable[[str], float]:
     return read
 
 
+def seconds_or_off(minimum: float) -> Callable[[str], float | None]:
+    """A reader of a number of seconds, or `off` for None."""
+    read_seconds = seconds(minimum)
+
+    def read(value: str) -> float | None:
+        return None if value.strip().lower() == "off" else read_seconds(value)
+
+    return read
+
+
 def choice(*allowed: str) -> Callable[[str], str]:
     """A reader that takes these words only."""
 
@@ -180,23 +190,20 @@ def pairs(value: str) -> dict[str, str]:
     return found
 
 
-def streams(value: str) -> str:
-    """Torchrun's notation of streams: `3`, or local rank and stream such as `0:1,1:2`."""
-    for part in value.split(","):
-        rank, separator, stream = part.rpartition(":")
-        if stream not in ("0", "1", "2", "3") or (separator and not rank.isdigit()):
-            raise BadValueError("neither 0, 1, 2, 3 nor a list such as 0:1,1:2")
-        if not separator and "," in value:
-            raise BadValueError("a list names the local rank of each stream", "such as 0:1,1:2")
-    return value
-
-
-def local_ranks(value: str) -> tuple[int, ...]:
+def local_ranks(value: str) -> frozenset[int]:
     """Local ranks with commas between."""
     try:
-        return tuple(int(part) for part in value.split(",") if part.strip())
+        found = frozenset(int(part) for part in value.split(",") if part.strip())
     except ValueError:
-        raise BadValueError("not a list of local ranks such as 0,1,2") from None
+        found = frozenset()
+    if not found:
+        raise BadValueError("not a list of local ranks", "such as 0,1,2")
+    return found
+
+
+def words(value: str) -> tuple[str, ...]:
+    """Words with commas between."""
+    return tuple(part for part in value.split(",") if part)
 
 
 def warm_workers(value: str) -> str | int:

@@ -54,6 +54,17 @@ def rank_range(first: int, slots: int) -> str:
     return f"rank {first}" if slots == 1 else f"ranks {first}-{first + slots - 1}"
 
 
+def number_list(numbers: Sequence[int]) -> str:
+    """Numbers in order, runs of them joined: `0-3, 7`."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+
+
 def signal_name(number: int) -> str:
     """`SIGSEGV`; a number without a name as `signal 42`."""
     try:

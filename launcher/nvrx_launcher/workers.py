@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +24,11 @@ _OUR_PREFIXES = ("NVRX_", "PET_")
 
 @dataclass(frozen=True, slots=True)
 class RankJob:
-    """Whose ranks they are. `folder` holds all logs of the job on this node; `tag` marks all its processes."""
+    """Whose ranks they are. `folder` holds all logs of the job on this node; `tag` marks all its processes.
+
+    `terminal`: rows and columns of the terminals that ranks get instead of pipes. `familiar`: logs are also
+    found in torchrun's layout.
+    """
 
     run_id: str
     attempt: int
@@ -31,6 +36,8 @@ class RankJob:
     max_restarts: int
     folder: Path
     tag: str
+    terminal: tuple[int, int] | None = None
+    familiar: bool = False
 
     @property
     def paths(self) -> LogPaths:
@@ -65,6 +72,8 @@ class Release:
 class RankCommand:
     """All that the keeper needs to start a rank. `env` is the whole environment; paths are absolute.
 
+    `terminal`: rows and columns of the terminal that stdout and stderr are; None for pipes. `familiar`: where
+    torchrun's users look for the folder of the logs.
     `release`: turn this idle process into the rank; where that fails, and without it, the rank starts cold.
     """
 
@@ -74,6 +83,8 @@ class RankCommand:
     cwd: str
     stdout_path: str
     stderr_path: str
+    terminal: tuple[int, int] | None = None
+    familiar: str | None = None
     hook: Hook | None = None
     release: Release | None = None
 
@@ -101,6 +112,11 @@ class LogPaths:
         """What the rank wrote to stderr."""
         return self.rank(number, rank) / "stderr.log"
 
+    def familiar(self, node_id: str, number: int, local_rank: int) -> Path:
+        """The rank's folder in torchrun's layout, `<run id>_<…>/attempt_<restart count>/<local rank>`."""
+        root = self.folder.with_name(f"{self.folder.name}_{node_id}.{self.attempt}")
+        return root / f"attempt_{number}" / str(local_rank)
+
     def error_file(self, number: int, rank: int) -> Path:
         """Where torch's `@record` writes the rank's exception."""
         return self.rank(number, rank) / "error.json"
@@ -127,12 +143,15 @@ def rank_command(
             **_inherited(base_env),
             **_defaults(base_env, workers),
             **_place(assignment, rank, local_rank),
+            **(_virtual_place(base_env, local_rank) if workers.virtual_local_rank else {}),
             **_of_job(number, workers, job),
             "TORCHELASTIC_ERROR_FILE": str(paths.error_file(number, rank)),
         },
         cwd=cwd,
         stdout_path=str(paths.stdout(number, rank)),
         stderr_path=str(paths.stderr(number, rank)),
+        terminal=job.terminal,
+        familiar=str(paths.familiar(job.node_id, number, local_rank)) if job.familiar else None,
     )
 
 
@@ -143,7 +162,16 @@ def make_folders(commands: Iterable[RankCommand]) -> None:
         OSError: a folder cannot be made. Ranks may be started anyway, their output is then counted as lost.
     """
     for command in commands:
-        Path(command.stdout_path).parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+        folder = Path(command.stdout_path).parent
+        folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+        if command.familiar is not None:
+            _link(Path(command.familiar), folder)
+
+
+def _link(link: Path, folder: Path) -> None:
+    link.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    link.unlink(missing_ok=True)
+    link.symlink_to(os.path.relpath(folder, link.parent), target_is_directory=True)
 
 
 def is_secret(name: str) -> bool:
@@ -160,6 +188,8 @@ def _defaults(base_env: Mapping[str, str], workers: WorkersConfig) -> dict[str, 
     defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "PYTHONUNBUFFERED": "1"}
     if workers.omp_num_threads is not None:
         defaults["OMP_NUM_THREADS"] = str(workers.omp_num_threads)
+    if workers.interface is not None:
+        defaults |= {"GLOO_SOCKET_IFNAME": workers.interface, "NCCL_SOCKET_IFNAME": workers.interface}
     return {name: value for name, value in defaults.items() if name not in base_env}
 
 
@@ -178,6 +208,13 @@ def _place(assignment: Assignment, rank: int, local_rank: int) -> dict[str, str]
         "MASTER_ADDR": assignment.master_address,
         "MASTER_PORT": str(assignment.master_port),
     }
+
+
+def _virtual_place(base_env: Mapping[str, str], local_rank: int) -> dict[str, str]:
+    """One GPU a rank, which is device 0 to it."""
+    visible = base_env.get("CUDA_VISIBLE_DEVICES")
+    gpu = visible.split(",")[local_rank].strip() if visible is not None else str(local_rank)
+    return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": gpu}
 
 
 def _of_job(number: int, workers: WorkersConfig, job: RankJob) -> dict[str, str]:

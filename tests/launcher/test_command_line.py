@@ -8,6 +8,7 @@ from nvrx_launcher.command_line import parse
 from nvrx_launcher.errors import UsageError
 from nvrx_launcher.option import Inert, Refused, Source
 from nvrx_launcher.options import OPTIONS
+from nvrx_launcher.streams import Streams
 from nvrx_launcher.values import Endpoint, NodeRange
 
 
@@ -32,9 +33,9 @@ def given(arguments: str, name: str, **environment: str):
         ("--standalone", "standalone", True),
         ("--rdzv-id=a=b", "rdzv_id", "a=b"),
         ("--rdzv-id=", "rdzv_id", ""),
-        ("-r3", "redirects", "3"),
-        ("-r=3", "redirects", "3"),
-        ("-t 0:1,1:2", "tee", "0:1,1:2"),
+        ("-r3", "redirects", Streams(3)),
+        ("-r=3", "redirects", Streams(3)),
+        ("-t 0:1,1:2", "tee", Streams(by_rank=((0, 1), (1, 2)))),
         ("--rdzv-endpoint node0", "rdzv_endpoint", (Endpoint("node0", 2379),)),
         ("--rdzv-endpoint node0:29400", "rdzv_endpoint", (Endpoint("node0", 29400),)),
         (
@@ -56,7 +57,7 @@ def given(arguments: str, name: str, **environment: str):
         ("--shutdown_timeout 7", "workers_stop_timeout", 7.0),
         ("--lease-ttl 3", "lease_ttl", 3),
         ("--node-rank 2", "node_rank", 2),
-        ("--local-ranks-filter 0,1", "local_ranks_filter", (0, 1)),
+        ("--local-ranks-filter 0,1", "local_ranks_filter", frozenset({0, 1})),
     ],
 )
 def test_values(arguments, name, value):
@@ -130,8 +131,8 @@ def test_the_first_variable_that_is_set_wins():
         ("--rdzv-endpoint u@a:1 x.py", "is not host:port", ""),
         ("--rdzv-conf a x.py", "'a' is not key=value", "join_timeout"),
         ("--rdzv-conf a=1,a=2 x.py", "a is given twice", ""),
-        ("--tee 4 x.py", "neither 0, 1, 2, 3", ""),
-        ("--tee 1,2 x.py", "names the local rank", "0:1"),
+        ("--tee 4 x.py", "neither 0, 1, 2, 3", "3 is both"),
+        ("--tee 1,2 x.py", "neither 0, 1, 2, 3 nor a list", "2 is stderr"),
         ("--start-method thread x.py", "no such choice", "spawn"),
         ("--local-ranks-filter x x.py", "not a list of local ranks", ""),
         ("--master-port 0 x.py", "smallest value is 1", ""),
@@ -165,9 +166,6 @@ def test_a_wrong_variable_is_named():
 _SAMPLES = {
     "monitor_interval": "1",
     "start_method": "fork",
-    "redirects": "3",
-    "tee": "3",
-    "local_ranks_filter": "0",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from nvrx_launcher.command_line import parse
 from nvrx_launcher.config import EmbeddedEtcd, ProgramKind, TlsConfig
 from nvrx_launcher.configure import configure
 from nvrx_launcher.errors import UsageError
+from nvrx_launcher.streams import STDERR, STDOUT
 
 
 def config(arguments: str, script: str = "train.py --lr 1", **environment: str):
@@ -183,7 +185,15 @@ def test_timeouts_of_meeting(arguments, environment, join_s, last_call_s):
         ),
         ("--rdzv-conf timeout=5,join_timeout=7", {}, "timeout=5 is not used, because join_timeout is given"),
         ("--nproc-per-node 2", {}, "OMP_NUM_THREADS is set to 1"),
-        ("--tee 3", {}, "--tee changes nothing"),
+        ("--monitor-interval 3", {}, "--monitor-interval changes nothing"),
+        ("-r 3", {}, "the output of all ranks is not shown, it is in "),
+        ("-r 3 -t 0:2", {}, "stdout of all ranks is not shown"),
+        ("--local-ranks-filter 1", {}, "the output of all ranks is not shown"),
+        (
+            "--nproc-per-node 2 --local-ranks-filter 1 -r 1:2",
+            {},
+            "the output of local rank 0, stderr of local rank 1 is not shown",
+        ),
     ],
 )
 def test_nothing_is_ignored_silently(arguments, environment, notice):
@@ -256,3 +266,47 @@ def test_without_a_step_an_allocation_names_no_launch_but_a_person_may():
 def test_takeover_is_the_persons_word():
     assert config("--takeover").takeover
     assert not config("").takeover
+
+
+def test_output_that_is_shown():
+    shown = config("-r 3 -t 1 --duplicate-stdout-filters loss,step").logs.shown
+    assert shown.has(0, STDOUT)
+    assert not shown.has(0, STDERR)
+    assert (shown.words(STDOUT), shown.words(STDERR)) == (("loss", "step"), ())
+    assert config("--tee 3").notices == ()
+
+
+def test_every_virtual_local_rank_needs_a_gpu():
+    assert config("--virtual-local-rank --nproc-per-node 2").workers.virtual_local_rank
+    assert config(
+        "--virtual-local-rank --nproc-per-node 2", CUDA_VISIBLE_DEVICES="4,5"
+    ).workers.virtual_local_rank
+    with pytest.raises(UsageError, match="3 ranks need a GPU each, CUDA_VISIBLE_DEVICES=4,5 has 2"):
+        config("--virtual-local-rank --nproc-per-node 3", CUDA_VISIBLE_DEVICES="4,5")
+
+
+def test_signals_for_the_ranks():
+    usual = (signal.SIGUSR1, signal.SIGUSR2)
+    assert config("").workers.signals == usual
+    assert config("--signals-to-handle SIGTERM,SIGUSR2,SIGCONT").workers.signals == (*usual, signal.SIGCONT)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pty"),
+    [
+        ("", None),
+        ("--nproc-per-node 2", False),
+        ("--nnodes 1:2 --rdzv-id a --rdzv-endpoint a:1", False),
+        ("--pty on --nproc-per-node 2", True),
+        ("--pty off", False),
+    ],
+)
+def test_only_a_single_rank_looks_as_if_there_were_no_launcher(arguments, pty):
+    assert config(arguments).workers.pty is pty
+
+
+def test_an_interface_gives_the_address_and_is_told_to_gloo_and_nccl():
+    found = config("--interface eth1")
+    assert (found.node.interface, found.workers.interface, found.node.address) == ("eth1", "eth1", None)
+    with pytest.raises(UsageError, match=r"--interface eth1 and --local-addr .* both say"):
+        config("--interface eth1 --local-addr 10.0.0.1")

@@ -188,3 +188,33 @@ async def test_a_rank_that_only_writes_does_not_keep_the_keeper_from_its_deadlin
         b.keeper.start_ranks(0, ranks)
         await b.gone()
         assert {end.signal for end in b.all(RankExited)} == {signal.SIGKILL}
+
+
+async def test_a_rank_with_a_terminal_draws_on_one_and_its_log_is_complete(tmp_path: Path) -> None:
+    code = (
+        "import os, sys\n"
+        "print(os.isatty(0), os.isatty(1), os.isatty(2), *os.get_terminal_size(1))\n"
+        "sys.stderr.write('\\r 50%\\r100%\\n')\n"
+        "for n in range(20000): print(n)\n"
+        "sys.stdout.flush(); os.kill(os.getpid(), 9)"
+    )
+    async with bench(tmp_path) as b:
+        b.keeper.good_until(boottime_s() + 60)
+        words = ["sh", "-c", python(code)]
+        b.keeper.start_ranks(
+            0, [b.command(0, words, terminal=(33, 99)), b.command(1, ["sh", "-c", "test -t 1"])]
+        )
+        assert (await b.gone()).lost_bytes == 0
+        expected = "".join(f"{n}\n" for n in range(20000))
+        assert b.path(0).read_bytes().decode() == f"False True True 99 33\n{expected}"
+        assert b.path(0, "stderr").read_bytes() == b"\r 50%\r100%\n"
+        ends = {end.local_rank: (end.exit_code, end.signal) for end in b.all(RankExited)}
+        assert ends == {0: (None, signal.SIGKILL), 1: (1, None)}
+
+
+async def test_a_leftover_that_holds_the_terminal_does_not_delay_the_end(tmp_path: Path) -> None:
+    async with bench(tmp_path) as b:
+        b.keeper.good_until(boottime_s() + 60)
+        line = "(setsid sh -c 'echo from helper; sleep 1000' &) ; exit 0"
+        b.keeper.start_ranks(0, [b.command(0, ["sh", "-c", line], terminal=(24, 80))])
+        assert (await b.gone()).unkillable == ()

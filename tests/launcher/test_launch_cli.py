@@ -123,8 +123,8 @@ def test_the_agents_exit_code_is_ours(agent, code):
 
 
 def test_notes_come_before_the_agent_starts(agent, capsys):
-    assert main(["--tee", "3", "train.py"]) == 0
-    assert capsys.readouterr().err.startswith("note: --tee changes nothing: ")
+    assert main(["--monitor-interval", "3", "train.py"]) == 0
+    assert capsys.readouterr().err.startswith("note: --monitor-interval changes nothing: ")
 
 
 def test_a_missing_script_starts_nothing(agent, capsys):

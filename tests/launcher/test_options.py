@@ -49,6 +49,10 @@ OTHER_DEFAULTS = {
     "rdzv_conf": "the same in another notation",
     "node_rank": "nobody asked for a place",
     "master_addr": "names etcd only where it is given",
+    "local_ranks_filter": "the same in another notation",
+    "duplicate_stdout_filters": "the same in another notation",
+    "duplicate_stderr_filters": "the same in another notation",
+    "signals_to_handle": "the same in another notation",
     "workers_stop_timeout": "torchrun's None means 30 s",
 }
 

@@ -11,6 +11,7 @@ from nvrx_launcher import preflight
 from nvrx_launcher.command_line import parse
 from nvrx_launcher.configure import configure
 from nvrx_launcher.errors import UsageError
+from nvrx_launcher.preflight import check_interface
 
 
 @pytest.fixture
@@ -115,3 +116,11 @@ def test_the_password_is_the_first_line_of_its_file(folder):
         preflight.read_password(folder / "empty")
     with pytest.raises(UsageError, match="No such file"):
         preflight.read_password(folder / "gone")
+
+
+def test_an_interface_that_is_not_there():
+    check_interface("lo")
+    check_interface(None)
+    with pytest.raises(UsageError, match="--interface none0: ") as raised:
+        check_interface("none0")
+    assert "lo" in raised.value.hint

@@ -133,3 +133,28 @@ def test_logs_lie_in_a_folder_per_rank_that_is_made_on_demand(tmp_path: Path) ->
     make_folders([made])
     make_folders([made])
     assert folder.is_dir()
+
+
+def test_a_virtual_local_rank_sees_one_gpu() -> None:
+    virtual = replace(WORKERS, virtual_local_rank=True, argv=("x", "${local_rank}"))
+    told = command(workers=virtual, base_env={"CUDA_VISIBLE_DEVICES": "4, 6"})
+    assert (told.env["LOCAL_RANK"], told.env["CUDA_VISIBLE_DEVICES"]) == ("0", "6")
+    assert (told.env["RANK"], told.local_rank, told.argv) == ("3", 1, ("x", "1"))
+    assert command(workers=virtual).env["CUDA_VISIBLE_DEVICES"] == "1"
+    assert "CUDA_VISIBLE_DEVICES" not in command().env
+
+
+def test_gloo_and_nccl_use_the_interface_unless_told_otherwise() -> None:
+    told = command(workers=replace(WORKERS, interface="eth1"), base_env={"NCCL_SOCKET_IFNAME": "ib0"})
+    assert (told.env["GLOO_SOCKET_IFNAME"], told.env["NCCL_SOCKET_IFNAME"]) == ("eth1", "ib0")
+    assert "GLOO_SOCKET_IFNAME" not in command().env
+
+
+def test_logs_are_also_found_where_torchruns_users_look(tmp_path: Path) -> None:
+    job = RankJob("job", 2, "n1", 5, tmp_path / "job", "job/0123", familiar=True)
+    for _ in range(2):  # a node that starts anew may link again
+        made = rank_command(ASSIGNMENT, 1, workers=WORKERS, job=job, base_env={}, cwd="/home")
+        make_folders([made])
+    Path(made.stdout_path).write_text("said")
+    assert (tmp_path / "job_n1.2" / "attempt_3" / "1" / "stdout.log").read_text() == "said"
+    assert command().familiar is None

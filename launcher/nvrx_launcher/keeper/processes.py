@@ -86,6 +86,16 @@ def kill(stat: Stat) -> bool:
         os.close(pidfd)
 
 
+def expects(pid: int, signum: int) -> bool:
+    """Whether the process catches, blocks (to wait for it) or ignores this signal, so that it does not end it."""
+    masks = (
+        int(value, 16)
+        for name, _, value in (line.partition(b":") for line in _read(f"/proc/{pid}/status").split(b"\n"))
+        if name in (b"SigCgt", b"SigBlk", b"SigIgn")
+    )
+    return any(mask >> (signum - 1) & 1 for mask in masks)
+
+
 def ignores(pid: int, signum: int) -> bool:
     """Whether a signal would do nothing: ignored, and not blocked, as it is on the way from fork to exec."""
     masks = {

@@ -9,7 +9,8 @@ import signal
 import struct
 import sys
 
-from . import linux
+from . import linux, processes
+from .channel import channel
 from .spool import Stream
 
 TYPE_CHECKING = False
@@ -66,7 +67,7 @@ class Rank:
         fds: list[int] = []
         try:
             for name in ("stdout", "stderr"):
-                self._output[name], write_fd = os.pipe()
+                self._output[name], write_fd = channel(self.spec.get("terminal"))
                 _enlarge(write_fd)
                 fds.append(write_fd)
             self._status_fd, status_w = os.pipe()
@@ -106,13 +107,16 @@ class Rank:
     def send(self, signum: int) -> None:
         """Send a signal to the rank; SIGTERM and SIGKILL also to its process group, as torchrun does.
 
-        Others are for the rank alone: a helper without a handler of SIGUSR1 would die of it.
+        Others are for the rank alone, and only if it has made something of them: a helper, or a program that
+        never heard of SIGUSR1, would die of it.
         """
-        self.sent.add(signum)
         with contextlib.suppress(PermissionError):  # it became another user: it will be told as unkillable
             if signum not in (signal.SIGTERM, signal.SIGKILL):
-                os.kill(self.pid, signum)
+                if processes.expects(self.pid, signum):
+                    self.sent.add(signum)
+                    os.kill(self.pid, signum)
                 return
+            self.sent.add(signum)
             self.told_to_end = True
             try:
                 os.killpg(self.pid, signum)

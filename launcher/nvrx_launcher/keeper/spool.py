@@ -7,6 +7,7 @@ second or 64 KiB away, so a line's time is known to a second and a reader can se
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import time
@@ -108,6 +109,10 @@ class Stream:
             size = os.readv(self.fd, [_CHUNK])
         except BlockingIOError:
             return None
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return 0  # the end of a terminal that nobody has open any more
         if size:
             self.spool.write(_CHUNK[:size])
             self.untold = True

@@ -1,0 +1,67 @@
+"""Signals that an agent takes: some stop the job, others are passed on to the ranks and change nothing else."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Final
+
+from nvrx_launcher.errors import BadValueError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""They stop the ranks gracefully and end the agent; torchrun's default of --signals-to-handle."""
+
+ALWAYS_PASSED_ON: Final = (signal.SIGUSR1, signal.SIGUSR2)
+"""What schedulers send before a time limit or a preemption."""
+
+_NEVER: Final = frozenset(
+    {
+        signal.SIGKILL,
+        signal.SIGSTOP,
+        signal.SIGCHLD,
+        signal.SIGPIPE,
+        # Faults of this process, of which Python code cannot tell the ranks.
+        signal.SIGSEGV,
+        signal.SIGBUS,
+        signal.SIGFPE,
+        signal.SIGILL,
+        signal.SIGABRT,
+        signal.SIGTRAP,
+        signal.SIGSYS,
+    }
+)
+
+
+def signal_numbers(value: str) -> tuple[signal.Signals, ...]:
+    """Read names of signals with commas between, such as `SIGUSR1,SIGUSR2`.
+
+    Raises:
+        BadValueError: no such signal, or one that no process can pass on.
+    """
+    return tuple(_number(part.strip()) for part in value.split(",") if part.strip())
+
+
+def _number(name: str) -> signal.Signals:
+    try:
+        found = signal.Signals[name.upper()]
+    except KeyError:
+        raise BadValueError(f"{name} is no signal", "names such as SIGUSR1,SIGTERM") from None
+    if found in _NEVER:
+        raise BadValueError(f"{found.name} cannot be taken by the agent", "leave it out")
+    return found
+
+
+def passed_on(named: Iterable[signal.Signals]) -> tuple[signal.Signals, ...]:
+    """Signals for the ranks alone: those named that do not stop the job, beside SIGUSR1 and SIGUSR2."""
+    return tuple(dict.fromkeys([*ALWAYS_PASSED_ON, *(one for one in named if one not in STOPPING)]))
+
+
+def stopping(handler_of: Callable[[int], object] = signal.getsignal) -> tuple[signal.Signals, ...]:
+    """Signals that stop the job; not those that were ignored when the agent was started.
+
+    `nohup` ignores SIGHUP, a shell without job control ignores SIGINT and SIGQUIT for what it starts in the
+    background: the person said that these are not meant. SIGTERM always is.
+    """
+    return tuple(one for one in STOPPING if one is signal.SIGTERM or handler_of(one) is not signal.SIG_IGN)
