@@ -256,7 +256,9 @@ def _in_use(address: str, port: int, log: tuple[str, ...] = ()) -> AddressInUseE
 def _environment() -> dict[str, str]:
     """Without what etcd would read as settings: one that we also give as a flag makes it refuse to start."""
     return {
-        name: value for name, value in os.environ.items() if not name.startswith("ETCD_") or name in _ETCD_KEPT
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("ETCD_") or name in _ETCD_KEPT
     }
 
 
