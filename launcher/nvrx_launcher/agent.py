@@ -31,7 +31,7 @@ from nvrx_launcher.clock import boottime_s, now
 from nvrx_launcher.config import LaunchConfig, NodeConfig
 from nvrx_launcher.console import Console
 from nvrx_launcher.countdown import Countdown
-from nvrx_launcher.errors import RequeueError, UsageError
+from nvrx_launcher.errors import KeeperStartError, RequeueError, UsageError
 from nvrx_launcher.exit_codes import ExitCode
 from nvrx_launcher.history import DecisionLog, History
 from nvrx_launcher.output import Output
@@ -111,10 +111,17 @@ class _Agent:
     async def run(self) -> int:
         """Reach etcd, keep a keeper, live. Everything is ended in reverse order."""
         code = None
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._serve_signals, tasks.cancel_scope)
-            code = await self._reach_and_live()
-            tasks.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._serve_signals, tasks.cancel_scope)
+                code = await self._reach_and_live()
+                tasks.cancel_scope.cancel()
+        except* (EtcdError, KeeperStartError) as failures:
+            if self._registered is None:
+                raise
+            failure = _first(failures)
+            # The job was up: its infrastructure failed, which is no reason to say that it never became ready.
+            raise RequeueError(failure.message, failure.hint) from failure
         if code is None and self._leave is not None:
             return SIGNAL_BASE + self._leave.signal
         return ExitCode.INTERNAL if code is None else code
@@ -344,6 +351,13 @@ class _Agent:
 
     def _warn(self, text: str) -> None:
         self._screen.do(lambda: self._console.warn(text))
+
+
+def _first(
+    failures: BaseExceptionGroup[EtcdError | KeeperStartError],
+) -> EtcdError | KeeperStartError:
+    first = failures.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def _own_address(node: NodeConfig) -> str | None:
