@@ -14,7 +14,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from nvrx_async.faults import HANG, EndFacts, classify, last_lines, rank_error, state_as_extra
-from nvrx_async.job.records import Assignment, EndedBy, FaultKind, Node, RankEnd
+from nvrx_async.job.records import Assignment, EndedBy, FaultKind, Node, RankEnd, Seat
 from nvrx_async.rounds.events import (
     Event,
     KeeperLost,
@@ -153,14 +153,15 @@ class NodeRanks:
             for port in self._ports.values():
                 port.close()
 
-    # For the interpreter ------------------------------------------------------------------------------
+    def stand_by(self, slots: int) -> None:
+        """This node is a spare: what it would start is known but for its place in the world."""
+        if self._job is not None:
+            seat = Seat(self._job.node_id, "", "", group_rank=0, first_rank=0, slots=slots)
+            anywhere = Assignment(0, seat, slots, 1, "", 0)
+            self._crew.awaits(self._commands(anywhere, self._job))
 
-    async def start(self, assignment: Assignment, generation: int) -> None:
-        """Start the ranks of an assignment. Whatever keeps them from it comes back as RanksGone."""
-        job = self._job
-        if job is None:
-            raise RuntimeError("ranks are started before the agent has entered a job")
-        commands = tuple(
+    def _commands(self, assignment: Assignment, job: RankJob) -> tuple[RankCommand, ...]:
+        return tuple(
             rank_command(
                 assignment,
                 local_rank,
@@ -171,6 +172,15 @@ class NodeRanks:
             )
             for local_rank in range(assignment.seat.slots)
         )
+
+    # For the interpreter ------------------------------------------------------------------------------
+
+    async def start(self, assignment: Assignment, generation: int) -> None:
+        """Start the ranks of an assignment. Whatever keeps them from it comes back as RanksGone."""
+        job = self._job
+        if job is None:
+            raise RuntimeError("ranks are started before the agent has entered a job")
+        commands = self._commands(assignment, job)
         try:
             await anyio.to_thread.run_sync(make_folders, commands)
         except OSError as error:

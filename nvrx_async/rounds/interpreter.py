@@ -5,6 +5,7 @@ It knows nothing of rounds. Drivers are passed in, so that tests put a model in 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
@@ -77,8 +78,9 @@ class Interpreter:
         self._finish: Finish | None = None
 
     def tell(self, event: Event) -> None:
-        """Tell all machines of an event. Never blocks."""
-        self._send.send_nowait((None, event))
+        """Tell all machines of an event. Never blocks; after the end of this life nobody listens."""
+        with contextlib.suppress(anyio.ClosedResourceError):
+            self._send.send_nowait((None, event))
 
     async def run(self) -> Finish:
         """Drive the machines to the end of this life. Tasks under way are cancelled then."""
