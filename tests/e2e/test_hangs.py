@@ -6,6 +6,7 @@ import json
 import random
 import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -127,12 +128,15 @@ def test_fifty_sigterms_at_random_moments(job: Stage) -> None:
         ]
         job.until(lambda folder=folder: all((folder / f"0.{rank}").exists() for rank in range(4)), "steps")
         job.for_a_while(drawn.uniform(0.0, 0.5))
+        told_s = time.monotonic()
         for agent in drawn.choice([agents, agents[:1], agents[1:]]):
             agent.signal(signal.SIGTERM)
         job.until(
             lambda folder=folder: all((folder / f"saved.{rank}").exists() for rank in range(4)), "saved"
         )
-        assert len({(folder / f"saved.{rank}").read_text() for rank in range(4)}) == 1
+        saved = {(folder / f"saved.{rank}").read_text() for rank in range(4)}
+        print(f"turn {turn}: step {saved}, {time.monotonic() - told_s:.2f} s after SIGTERM")
+        assert len(saved) == 1
         for agent in agents:
             if agent.process.alive:
                 agent.signal(signal.SIGTERM)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nvrx_async.hang.policy import Action, HangPolicy
 from nvrx_async.job.codec import decode, encode
 from nvrx_async.job.records import JobSpec
 from nvrx_launcher.command_line import parse
@@ -318,3 +319,25 @@ def test_an_interface_gives_the_address_and_is_told_to_gloo_and_nccl():
     assert (found.node.interface, found.workers.interface, found.node.address) == ("eth1", "eth1", None)
     with pytest.raises(UsageError, match=r"--interface eth1 and --local-addr .* both say"):
         config("--interface eth1 --local-addr 10.0.0.1")
+
+
+def test_hangs_are_looked_for_by_default_and_all_limits_derive_from_one():
+    assert config("").hang == HangPolicy(600.0, 1200.0)
+    assert config("--hang-timeout 5").hang == HangPolicy(5.0, 60.0)
+    found = config("--hang-timeout 60 --hang-startup-timeout 300 --hang-action kill-suspects").hang
+    assert found == HangPolicy(60.0, 300.0, Action.KILL_SUSPECTS, startup_given=True)
+    assert config("", NVRX_HANG_TIMEOUT="90").hang == HangPolicy(90.0, 180.0)
+    assert config("--hang-timeout off").hang is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--hang-timeout 60 --hang-startup-timeout 10", "hang-timeout <= hang-startup-timeout"),
+        ("--hang-timeout off --hang-startup-timeout 10", "turns the detection off"),
+        ("--hang-timeout 0", "1 or more"),
+    ],
+)
+def test_limits_that_contradict_each_other(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        config(arguments)

@@ -27,8 +27,11 @@ def main() -> None:
                 with rank.section("save"):
                     time.sleep(1e6)
             all_come(folder, rank, step)
+            if step == 3:
+                print("steps are made", flush=True)
             if rank.should_stop(step):
-                (folder / f"saved.{rank.rank}").write_text(str(step))
+                replaced(folder / f"saved.{rank.rank}", str(step))
+                print(f"saved {step}", flush=True)
                 break
     if mine == "teardown":
         time.sleep(1e6)
@@ -37,13 +40,17 @@ def main() -> None:
 
 def all_come(folder: Path, rank, step: int) -> None:
     """Wait until every rank has come to this step."""
-    own = folder / f"{rank.round}.{rank.rank}"
-    with own.with_suffix(f".{rank.rank}.new").open("w") as file:
-        file.write(str(step))
-    own.with_suffix(f".{rank.rank}.new").replace(own)
+    replaced(folder / f"{rank.round}.{rank.rank}", str(step))
     for other in range(rank.world_size):
         while come(folder / f"{rank.round}.{other}") < step:
             time.sleep(0.002)
+
+
+def replaced(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    new = path.with_suffix(f"{path.suffix}.new")
+    new.write_text(text)
+    new.replace(path)
 
 
 def come(path: Path) -> int:
