@@ -25,6 +25,8 @@ from nvrx_launcher.addresses import is_own, own_address
 from nvrx_launcher.config import EmbeddedEtcd, EtcdConfig
 
 FIRST_LOOK_S = 1.0
+STARTING_S = 10.0
+"""How long whoever holds the endpoint's address may take to answer: agents of one host start at the same time."""
 WAIT_S = 30.0
 """How long an etcd that is not there yet is waited for at most: another node may be about to start it."""
 
@@ -130,10 +132,11 @@ async def _start(
 
 
 async def _answers(config: EtcdConfig, credentials: Credentials | None) -> bool:
+    """Whether the one that holds the address turns out to be an etcd, which may be starting just now."""
     async with AsyncExitStack() as stack:
         settings = _settings(config, credentials)
         try:
-            await _connected(stack, settings, FIRST_LOOK_S, optional=config.user is None)
+            await _connected(stack, settings, STARTING_S, optional=config.user is None)
         except UnavailableError:
             return False
     return True
