@@ -1,9 +1,9 @@
-"""torchrun itself is the reference: the same command lines through both, and every difference has its row in the docs."""
+"""torchrun is the reference: the same command lines through both, and every difference has its row in the docs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
+def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
     """All lines, once: a minute on two busy cores."""
-    yield Theatre(tmp_path_factory.mktemp("parity"), LINES).play()
+    return Theatre(tmp_path_factory.mktemp("parity"), LINES).play()
 
 
 def rows(heading: str) -> list[list[str]]:

@@ -23,8 +23,9 @@ _KEPT = ("PATH", "HOME", "LANG", "NVRX_TEST_SESSION", "PYTHONPATH")
 
 @dataclass(frozen=True)
 class Line:
-    """One command line as a person types it: `program` follows the options, `environment` holds variables as a shell takes
-    them; `second` is another node's line.
+    """One command line as a person types it: `program` follows the options, `second` is another node's line.
+
+    `environment` holds variables as a shell takes them.
 
     `{report}`, `{out}`, `{logs}`, `{port}` and `{python}` stand for what differs from run to run.
     """
