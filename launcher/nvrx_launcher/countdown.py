@@ -19,7 +19,7 @@ class Countdown:
     def __init__(self, say: Callable[[str], None], clock_s: Callable[[], float] = boottime_s) -> None:
         self._say = say
         self._clock_s = clock_s
-        self._begins, self._begun = anyio.create_memory_object_stream[None](math.inf)
+        self._begun = anyio.Event()
         self._over = anyio.Event()
         self._running: Callable[[], Sequence[int]] = tuple
         self._kill_at_s = math.inf
@@ -27,7 +27,7 @@ class Countdown:
     def begin(self, running: Callable[[], Sequence[int]], grace_s: float) -> None:
         """The ranks that `running` gives were told to end and will be killed after the grace (s)."""
         self._running, self._kill_at_s, self._over = running, self._clock_s() + grace_s, anyio.Event()
-        self._begins.send_nowait(None)
+        self._begun.set()
 
     def over(self) -> None:
         """All are gone."""
@@ -35,9 +35,10 @@ class Countdown:
 
     async def serve(self) -> None:
         """Tell. Runs until cancelled."""
-        with self._begins, self._begun:
-            async for _ in self._begun:
-                await self._tell()
+        while True:
+            await self._begun.wait()
+            self._begun = anyio.Event()
+            await self._tell()
 
     async def _tell(self) -> None:
         over = self._over

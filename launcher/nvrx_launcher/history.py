@@ -43,7 +43,7 @@ class DecisionLog:
 
     def add(self, line: str) -> None:
         """Append a line. Blocks on the disk."""
-        self._file.append(f"{line}\n".encode())
+        self._file.append(f"{line}\n".encode(errors="backslashreplace"))
 
 
 class _Appended:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,8 +103,11 @@ class Output:
             return
         try:
             with log.path.open("rb") as file:
+                # What comes meanwhile is for the next time: a rank that never stops writing must not keep the
+                # screen from the others.
+                there_bytes = os.fstat(file.fileno()).st_size
                 file.seek(log.read_bytes)
-                while data := file.read(CHUNK_BYTES):
+                while data := file.read(min(CHUNK_BYTES, max(0, there_bytes - log.read_bytes))):
                     log.read_bytes += len(data)
                     if log.shown:
                         self._printer.feed(log.rank, log.stream, data)

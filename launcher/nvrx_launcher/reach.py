@@ -7,6 +7,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar, TypeVarTuple
+
+import anyio
+import anyio.to_thread
 
 from nvrx_async.etcd import (
     AddressInUseError,
@@ -24,9 +28,12 @@ from nvrx_async.etcd import EtcdConfig as ClientConfig
 from nvrx_launcher.addresses import is_own, own_address
 from nvrx_launcher.config import EmbeddedEtcd, EtcdConfig
 
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
 FIRST_LOOK_S = 1.0
 STARTING_S = 10.0
-"""How long whoever holds the endpoint's address may take to answer: agents of one host start at the same time."""
+"""How long an etcd that another agent of this host may be starting is waited for."""
 WAIT_S = 30.0
 """How long an etcd that is not there yet is waited for at most: another node may be about to start it."""
 
@@ -65,7 +72,7 @@ async def reach(
         else:
             credentials = _credentials(config, job_token)
             server, client = await _find_or_start(stack, config, credentials, log_file, say, wait_s)
-        address = local_address or _address(config, server)
+        address = local_address or await _address(config, server)
         yield Reached(client, server, address, _where(config, server))
 
 
@@ -84,7 +91,7 @@ async def _find_or_start(
         raise
     except UnavailableError as error:
         server = None
-        if _may_start(config):
+        if await _may_start(config):
             server = await _start(stack, config, credentials, log_file, say)
         if server is None:
             say(f"waiting up to {wait_s:g} s for etcd: {error.cause}")
@@ -114,8 +121,9 @@ async def _start(
 ) -> EmbeddedServer | None:
     """Start the server that the endpoint names; None when another agent of this host was faster."""
     endpoint = parse_endpoint(config.endpoints[0])
-    host = endpoint.host if is_loopback(endpoint.host) else own_address(endpoint.host, endpoint.port)
-    host = "127.0.0.1" if host == "localhost" else host
+    host = "127.0.0.1" if endpoint.host == "localhost" else endpoint.host
+    if not is_loopback(host):
+        host = await _resolving(own_address, endpoint.host, endpoint.port)
     server = EmbeddedServer(host, endpoint.port, credentials=credentials, log_file=log_file)
     try:
         await stack.enter_async_context(server)
@@ -132,7 +140,6 @@ async def _start(
 
 
 async def _answers(config: EtcdConfig, credentials: Credentials | None) -> bool:
-    """Whether the one that holds the address turns out to be an etcd, which may be starting just now."""
     async with AsyncExitStack() as stack:
         settings = _settings(config, credentials)
         try:
@@ -148,11 +155,11 @@ def _settings(config: EtcdConfig, credentials: Credentials | None) -> ClientConf
     return ClientConfig(config.endpoints, tls, credentials)
 
 
-def _may_start(config: EtcdConfig) -> bool:
+async def _may_start(config: EtcdConfig) -> bool:
     """Whether nobody else can be meant: one endpoint, plain, and it names this host."""
     if config.embedded is not EmbeddedEtcd.AUTO or len(config.endpoints) > 1 or config.tls is not None:
         return False
-    return is_own(parse_endpoint(config.endpoints[0]).host)
+    return await _resolving(is_own, parse_endpoint(config.endpoints[0]).host)
 
 
 def _credentials(config: EtcdConfig, job_token: str | None) -> Credentials | None:
@@ -164,13 +171,18 @@ def _credentials(config: EtcdConfig, job_token: str | None) -> Credentials | Non
     return None
 
 
-def _address(config: EtcdConfig, server: EmbeddedServer | None) -> str:
+async def _address(config: EtcdConfig, server: EmbeddedServer | None) -> str:
     if config.embedded is EmbeddedEtcd.PRIVATE:
         return "127.0.0.1"
     if server is not None:
         return server.host
     endpoint = parse_endpoint(config.endpoints[0])
-    return own_address(endpoint.host, endpoint.port)
+    return await _resolving(own_address, endpoint.host, endpoint.port)
+
+
+async def _resolving(look_up: Callable[[*Ts], T], *what: *Ts) -> T:
+    """Look up in a thread that may be left behind: a name server can take half a minute to say nothing."""
+    return await anyio.to_thread.run_sync(look_up, *what, abandon_on_cancel=True)
 
 
 def _where(config: EtcdConfig, server: EmbeddedServer | None) -> str:

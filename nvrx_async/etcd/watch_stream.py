@@ -66,9 +66,9 @@ class WatchStream:
 
     async def _steer(self) -> None:
         while self._watches.open():
-            await self._close_unwanted()
-            await self._list_new()
+            await self._list_new()  # somebody waits for it, for the rest nobody does
             await self._open_missing()
+            await self._close_unwanted()
             await self._watches.changed()
 
     async def _close_unwanted(self) -> None:

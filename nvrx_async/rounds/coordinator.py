@@ -62,6 +62,8 @@ class Coordinator:
         self._spec = spec
         self._mirror = mirror
         self._office: Office | None = None
+        self._scopes_for: tuple[Office | None, str | None, int] | None = None
+        self._scopes: frozenset[Scope] = frozenset()
         self._turn = 0
         self._seals = 0
         self._in_flight: str | None = None
@@ -77,6 +79,13 @@ class Coordinator:
     def scopes(self) -> frozenset[Scope]:
         """All nodes, and the rounds that decisions are about: O(nodes), at one agent."""
         office = self._office
+        round_at = self._mirror.revision(office.keys.round) if office else 0
+        now_for = (office, self._resigned_to, round_at)
+        if now_for != self._scopes_for:
+            self._scopes_for, self._scopes = now_for, self._find_scopes(office)
+        return self._scopes
+
+    def _find_scopes(self, office: Office | None) -> frozenset[Scope]:
         again = {Scope(self._resigned_to)} if self._resigned_to is not None else set()
         if office is None:
             return frozenset(again)

@@ -66,6 +66,7 @@ class Interpreter:
         self._notify = notify
         self._explain = explain
         self._reasons: dict[Machine, str] = {}
+        self._wanted: tuple[frozenset[Scope], ...] = ()
         self._send, self._receive = anyio.create_memory_object_stream[tuple[Machine | None, Event]](
             float("inf")
         )
@@ -109,7 +110,11 @@ class Interpreter:
 
     def _open_scopes(self) -> None:
         """Know what the machines need to know now, and nothing else."""
-        scopes = frozenset[Scope]().union(*(machine.scopes() for machine in self._machines))
+        wanted = tuple(machine.scopes() for machine in self._machines)
+        if wanted == self._wanted:
+            return
+        self._wanted = wanted
+        scopes = frozenset[Scope]().union(*wanted)
         self._mirror.open(scopes)
         self._store.follow(scopes)
 

@@ -71,6 +71,7 @@ from nvrx_async.rounds.events import (
     Refused,
     Renewed,
 )
+from nvrx_async.rounds.following import Following
 from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.own import InFlight, OwnFault, OwnRanks
@@ -91,6 +92,7 @@ class Member:
         self._spec = spec
         self._mirror = mirror
         self._entrance = Entrance(me, spec)
+        self._following = Following(mirror)
         self._entering: Open | Register | None = None
         self._registration: Registration | None = None
         self._ranks: OwnRanks | None = None
@@ -123,22 +125,7 @@ class Member:
         registered = self._registration
         if registered is None:
             return self._entrance.scopes(self._mirror)
-        keys = registered.keys
-        wanted = {
-            Scope(current(keys.run_id)),
-            Scope(keys.outcome),
-            Scope(keys.round),
-            Scope(keys.node(registered.node.node_id)),
-        }
-        now_round = self._mirror.record(Round, keys.round)
-        if now_round is not None:
-            number = now_round.number
-            wanted |= {Scope(keys.interrupt(number)), Scope(keys.end(number))}
-            if number > 0:
-                wanted |= {Scope(keys.end(number - 1))}
-            if now_round.token is not None:
-                wanted |= {Scope(keys.assignment(number, now_round.token, registered.node.node_id))}
-        return frozenset(wanted)
+        return self._following.scopes(registered)
 
     # What is known ------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from nvrx_async.etcd.types import Delete, Deleted, KeyValue, Listing, Put, Scope, Txn
@@ -10,6 +11,15 @@ from nvrx_async.job.codec import decode
 from nvrx_async.rounds.events import Changed, Committed, Event, Listed
 
 T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Index:
+    """Keys of one scope; `undecoded` are those whose record is not in `records` yet, or no longer."""
+
+    held: dict[str, KeyValue]
+    undecoded: set[str]
+    records: dict[str, Any] = field(default_factory=dict)
 
 
 class Mirror:
@@ -21,6 +31,7 @@ class Mirror:
         self._keys: dict[str, KeyValue] = {}
         self._gone_at: dict[str, int] = {}
         self._decoded: dict[str, tuple[int, Any]] = {}
+        self._indexes: dict[Scope, _Index] = {}
 
     def open(self, scopes: frozenset[Scope]) -> None:
         """Keep exactly these scopes; what lies in none of them is forgotten."""
@@ -28,6 +39,7 @@ class Mirror:
             return
         self._open = set(scopes)
         self._known &= scopes
+        self._indexes.clear()
         for key in [key for key in self._keys if not self._covered(key)]:
             del self._keys[key]
             self._decoded.pop(key, None)
@@ -64,11 +76,27 @@ class Mirror:
 
     def under(self, scope: Scope) -> Iterator[KeyValue]:
         """All keys of a scope."""
-        return (held for key, held in self._keys.items() if scope.covers(key))
+        return iter(self._index(scope).held.values())
 
     def records(self, cls: type[T], scope: Scope) -> dict[str, T]:
-        """All records of a scope, by the part of the key behind the scope's prefix."""
-        return {held.key[len(scope.key) :]: self._decode(cls, held) for held in self.under(scope)}
+        """All records of a scope, by the part of the key behind the scope's prefix. To be looked at only: it lives."""
+        index = self._index(scope)
+        for key in sorted(index.undecoded):
+            held = index.held.get(key)
+            if held is None:
+                index.records.pop(key[len(scope.key) :], None)
+            else:
+                index.records[key[len(scope.key) :]] = self._decode(cls, held)
+        index.undecoded.clear()
+        return index.records
+
+    def _index(self, scope: Scope) -> _Index:
+        """What lies in a scope, kept while scopes stay as they are: a coordinator asks for it at every event."""
+        index = self._indexes.get(scope)
+        if index is None:
+            held = {key: held for key, held in self._keys.items() if scope.covers(key)}
+            index = self._indexes[scope] = _Index(held, set(held))
+        return index
 
     def _decode(self, cls: type[T], held: KeyValue) -> T:
         """Decode once for each write of a key: a coordinator looks at a thousand keys at every event."""
@@ -107,6 +135,17 @@ class Mirror:
             # Equal revisions are one write: etcd's word on it replaces what `_own` assumed.
             self._keys[key] = change
             self._gone_at.pop(key, None)
+        self._enter(key)
+
+    def _enter(self, key: str) -> None:
+        held = self._keys.get(key)
+        for scope, index in self._indexes.items():
+            if scope.covers(key):
+                index.undecoded.add(key)
+                if held is None:
+                    index.held.pop(key, None)
+                else:
+                    index.held[key] = held
 
     def _own(self, txn: Txn, revision: int) -> None:
         for operation in txn.then:

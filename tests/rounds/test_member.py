@@ -109,6 +109,10 @@ def interrupted(bench, number=0, kind=FaultKind.SIGNAL, by="b"):
     bench.etcd.put(KEYS.interrupt(number), Interrupt(by, kind, by, "because", UTC))
 
 
+def outcome(exit_code, reason):
+    return Outcome(exit_code == 0, exit_code, reason, 0, UTC)
+
+
 def guard(bench):
     """What every write of a registered member compares."""
     attempt = current("job")
@@ -474,7 +478,7 @@ def test_the_outcome_ends_the_agent_with_its_code():
     bench.settle(RanksGone(0, GOOD_ENDS))
     bench.etcd.put(
         KEYS.outcome,
-        Outcome(success=True, exit_code=0, reason="all ranks finished", round=0, decided_utc=UTC),
+        outcome(0, "all ranks finished"),
     )
     assert only(bench.tell(), Finish) == Finish(0, "all ranks finished")
 
@@ -519,7 +523,7 @@ def test_an_outcome_kills_what_still_runs_first():
     bench = running()
     bench.etcd.put(
         KEYS.outcome,
-        Outcome(success=False, exit_code=1, reason="too many restarts", round=0, decided_utc=UTC),
+        outcome(1, "too many restarts"),
     )
     assert only(bench.tell(), StopRanks).grace is False
     assert only(bench.tell(RanksGone(0, STOPPED)), Finish).exit_code == 1
@@ -578,8 +582,8 @@ def test_the_last_one_out_writes_the_outcome_if_nobody_is_registered():
         CreatedAt(KEYS.outcome, 0),
         Empty(KEYS.nodes),
     )
-    outcome = decode(Outcome, "", puts(commit)[KEYS.outcome].value)
-    assert (outcome.success, outcome.exit_code) == (False, SIGNAL_BASE + 15)
+    last = decode(Outcome, "", puts(commit)[KEYS.outcome].value)
+    assert (last.success, last.exit_code) == (False, SIGNAL_BASE + 15)
     finish = only(bench.tell(bench.outcome(commit)), Finish)
     assert finish.exit_code == SIGNAL_BASE + 15
 

@@ -168,11 +168,39 @@ def _descriptors() -> Iterator[tuple[int, str]]:
 
 
 def _is_someone_elses(name: str) -> bool:
-    """Whether it vanished meanwhile, or a process that is not of this session has it open."""
+    """Whether it vanished meanwhile, a process that is not of this session has it open, or nobody can tell whose it is.
+
+    Shared memory carries no mark: beside another session of tests on this machine it proves nothing.
+    """
     path = SHARED_MEMORY / name
-    if not path.exists():
+    if not path.exists() or _another_session_is_at_work():
         return True
     return any(_holds(pid, str(path)) for pid in _all_processes())
+
+
+def _another_session_is_at_work() -> bool:
+    """Whether a process runs tests that is neither this one nor below or above it."""
+    return any(_runs_tests(pid) for pid in set(_all_processes()) - _kin())
+
+
+def _kin() -> set[int]:
+    """This process and those above it."""
+    kin, pid = set(), os.getpid()
+    while pid:
+        kin.add(pid)
+        pid = _stat(pid)[0]
+    return kin
+
+
+def _runs_tests(pid: int) -> bool:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        inherited = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    mine = f"{MARK}={os.environ.get(MARK, '')}".encode()
+    foreign = any(word.startswith(f"{MARK}=".encode()) and word != mine for word in inherited)
+    return foreign or (any(word.endswith(b"pytest") for word in words[:3]) and mine not in inherited)
 
 
 def _holds(pid: int, path: str) -> bool:

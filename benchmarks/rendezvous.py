@@ -1,0 +1,148 @@
+"""One rank dies: when do all of N agents run the next round? And what does it cost etcd?
+
+    python benchmarks/rendezvous.py --agents 64,128,256,1000 --rounds 5
+
+The agents are simulated (`_agents.py`): real machines and real etcd traffic, no processes. They share this
+machine's cores with each other and with etcd, which a job's agents would not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from subprocess import PIPE
+
+import anyio
+from _agents import Stamps, agents
+from _table import machine, quantile, spread, table
+from anyio.abc import Process
+from anyio.streams.text import TextReceiveStream
+
+from nvrx_async.etcd.server import EmbeddedServer
+
+SLOTS = 8
+HEAD = ("agents", "first round, s", "all told, ms", "99 % told, ms", "all run again, ms", "requests", "KiB")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument(
+        "--agents", type=lambda text: [int(n) for n in text.split(",")], default=[64, 128, 256, 1000]
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--serve", nargs=4, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        endpoint, *numbers = arguments.serve
+        anyio.run(serve, endpoint, *map(int, numbers))
+        return
+    print(f"# Rendezvous: {machine()}\n")
+    rows = [anyio.run(measure, count, arguments.rounds, arguments.processes) for count in arguments.agents]
+    print(table(HEAD, rows))
+    print(
+        f"\nrequests and KiB (sent and received by etcd): per agent and restart, without lease renewals; {SLOTS} ranks per agent."
+    )
+
+
+# A process of agents -------------------------------------------------------------------------------------
+
+
+async def serve(endpoint: str, total: int, first: int, count: int) -> None:
+    """Tell when all agents here run a round; a line on stdin makes a rank of the first agent fail."""
+    stamps, counts = Stamps(), {}
+
+    def on_start(number: int) -> None:
+        counts[number] = counts.get(number, 0) + 1
+        if counts[number] == count:
+            told = stamps.told.get(number - 1, [0.0])
+            print("round", number, max(stamps.started[number]), *told, flush=True)
+
+    async with agents(endpoint, total, first, count, SLOTS, stamps, on_start) as made:
+        orders = anyio.wrap_file(sys.stdin)
+        while await orders.readline():
+            print("fault", made[-1].fail(), flush=True)
+
+
+# The whole -----------------------------------------------------------------------------------------------
+
+
+async def measure(total: int, rounds: int, processes: int) -> Sequence[str]:
+    again, told_all, told_most, requests, volume = [], [], [], [], []
+    async with EmbeddedServer() as server, anyio.create_task_group() as tasks:
+        endpoint = f"127.0.0.1:{server.port}"
+        began_s = time.monotonic()
+        parts = [await part(endpoint, total, number, processes) for number in range(processes)]
+        lines = [Lines(child) for child in parts]
+        for one in lines:
+            await one.next("round")
+        first_s = time.monotonic() - began_s
+        await anyio.sleep(2 + total / 400)  # elections and listings of the beginning are over
+        for _ in range(rounds):
+            before = figures(endpoint)
+            assert parts[-1].stdin is not None
+            await parts[-1].stdin.send(b"fail\n")
+            (fault_s,) = await lines[-1].next("fault")
+            found = [await one.next("round") for one in lines]
+            again.append(max(one[1] for one in found) - fault_s)
+            told = [at_s - fault_s for one in found for at_s in one[2:]]
+            told_all.append(max(told))
+            told_most.append(quantile(told, 0.99))
+            await anyio.sleep(0.5 + total / 1000)
+            after = figures(endpoint)
+            requests.append((after[0] - before[0]) / total)
+            volume.append((after[1] - before[1]) / total / 1024)
+        for child in parts:
+            child.kill()
+            await child.wait()
+        tasks.cancel_scope.cancel()
+    cells = [spread(told_all, 1000), spread(told_most, 1000), spread(again, 1000)]
+    return [f"{total:,}", f"{first_s:.2f}", *cells, spread(requests, 1, 1), spread(volume, 1, 1)]
+
+
+async def part(endpoint: str, total: int, number: int, processes: int) -> Process:
+    first, last = total * number // processes, total * (number + 1) // processes
+    words = [sys.executable, __file__, "--serve", endpoint, str(total), str(first), str(last - first)]
+    return await anyio.open_process(words, stdin=PIPE, stdout=PIPE, stderr=None)
+
+
+class Lines:
+    """What a process of agents says, line by line."""
+
+    def __init__(self, child: Process) -> None:
+        assert child.stdout is not None
+        self._stream = TextReceiveStream(child.stdout)
+        self._text = ""
+
+    async def next(self, name: str) -> list[float]:
+        """The figures of the next line of this name."""
+        while True:
+            while "\n" not in self._text:
+                self._text += await self._stream.receive()
+            line, _, self._text = self._text.partition("\n")
+            found, *figures = line.split()
+            if found == name:
+                return [float(figure) for figure in figures]
+
+
+def figures(endpoint: str) -> tuple[float, float]:
+    """Requests that etcd has handled or begun, and bytes it has moved for clients."""
+    with urllib.request.urlopen(f"http://{endpoint}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    requests = volume = 0.0
+    for line in text.splitlines():
+        name, _, value = line.rpartition(" ")
+        if name.startswith(("grpc_server_msg_received_total",)) and "LeaseKeepAlive" not in name:
+            requests += float(value)
+        if name.startswith(
+            ("etcd_network_client_grpc_received_bytes_total", "etcd_network_client_grpc_sent_bytes_total")
+        ):
+            volume += float(value)
+    return requests, volume
+
+
+if __name__ == "__main__":
+    main()
