@@ -49,6 +49,7 @@ def train(arguments: argparse.Namespace) -> None:
     model = nn.Sequential(nn.Linear(2, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 2))
     parallel = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    settle_gradient_layout(parallel, optimizer)
     checkpoint = arguments.out / "checkpoint.pt"
     step, loss_value = load(checkpoint, model, optimizer)
     say(f"{'resumed' if step else 'started'} at step {step}, world size {dist.get_world_size()}")
@@ -68,6 +69,17 @@ def train(arguments: argparse.Namespace) -> None:
                 save(checkpoint, step, loss_value, model, optimizer)
 
     say(f"result: loss={loss_value:.6f} weights={digest(model)}")
+
+
+def settle_gradient_layout(parallel: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> None:
+    """One backward pass that counts for nothing.
+
+    After the first one DDP orders its gradients anew, and beyond two ranks the order of summation, so the last
+    bits, follow from the layout. A run that resumes must sum each step as one that was never interrupted.
+    """
+    points, labels = batch(0, dist.get_rank())
+    nn.functional.cross_entropy(parallel(points), labels).backward()
+    optimizer.zero_grad()
 
 
 def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,6 +1,6 @@
 """How often a job survives the death of a rank, of each kind and on one and two agents: `make repeat`.
 
-    python tests/e2e/repeat.py [--plain N] [--training N]
+    python tests/e2e/repeat.py [--plain N] [--training N] [--agents 1 2]
 
 Prints one row a case: how many runs went well of how many, and how long they took. What went wrong is printed in
 full, and counted; the exit code is 1 if anything did.
@@ -33,12 +33,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Kill ranks again and again; count what survives.")
     parser.add_argument("--plain", type=int, default=50, help="runs of a case without torch (default 50)")
     parser.add_argument("--training", type=int, default=10, help="runs of a case of a training (default 10)")
+    parser.add_argument(
+        "--agents", type=int, nargs="+", default=[1, 2], help="on so many agents (default 1 2)"
+    )
     arguments = parser.parse_args()
     failures = 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all is cleaned up
     with etcd_process() as server:
         print(f"{'ranks':<10}{'death':<10}{'agents':<8}{'good':<12}{'median':<10}longest", flush=True)
-        for agents, kind in itertools.product((1, 2), KINDS):
+        for agents, kind in itertools.product(arguments.agents, KINDS):
             failures += row("plain", agents, kind, arguments.plain, server.endpoint, play)
         undisturbed: dict[int, str] = {}
 
@@ -46,7 +49,7 @@ def main() -> int:
             result = train(on, agents, kind)
             assert result == undisturbed[agents], f"{result}\nundisturbed {undisturbed[agents]}\n{on.told()}"
 
-        for agents, kind in itertools.product((1, 2), KINDS):
+        for agents, kind in itertools.product(arguments.agents, KINDS):
             if arguments.training and agents not in undisturbed:
                 with stage(server.endpoint) as made:
                     undisturbed[agents] = train(made, agents, None)
