@@ -87,6 +87,43 @@ if __name__ == "__main__":
     child.join()
 """
 
+LIGHTNING = """
+import os
+import lightning
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+    def training_step(self, batch, index):
+        return self.layer(batch[0]).pow(2).mean()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+trainer = lightning.Trainer(
+    accelerator="cpu", devices=int(os.environ["LOCAL_WORLD_SIZE"]), strategy="ddp", max_steps=3, logger=False,
+    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+)
+trainer.fit(Model(), DataLoader(TensorDataset(torch.randn(16, 4)), batch_size=2))
+print("done", trainer.global_step, "in", trainer.world_size, "at", trainer.global_rank, flush=True)
+"""
+
+ACCELERATE = """
+import torch
+from accelerate import Accelerator
+
+accelerator = Accelerator(cpu=True)
+model = torch.nn.Linear(4, 1)
+model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+for step in range(3):
+    accelerator.backward(model(torch.randn(2, 4)).pow(2).mean())
+    optimizer.step()
+assert isinstance(model, torch.nn.parallel.DistributedDataParallel)
+print("done", step + 1, "in", accelerator.num_processes, "at", accelerator.process_index, flush=True)
+"""
+
 SHELL = """#!/bin/sh
 echo "shell of $LOCAL_RANK with $1"
 """
@@ -173,6 +210,15 @@ def test_a_module_of_a_package(job: Stage) -> None:
     agent = job.launch("package.train", "--lr", "1", options=("-m",))
     assert agent.ends() == 0, job.told()
     assert agent.said(r"^__main__ package \['--lr', '1'\]$"), job.told()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("text", [LIGHTNING, ACCELERATE], ids=["lightning", "accelerate"])
+def test_frameworks_find_the_world_they_know(job: Stage, text: str) -> None:
+    agent = job.launch(script(job, text), options=TWO, environment=QUIET)
+    assert agent.ends(bound_s=90) == 0, job.told()
+    for rank in range(2):
+        assert agent.said(rf"^\[rank {rank}\] done 3 in 2 at {rank}$"), job.told()
 
 
 def test_a_shell_script(job: Stage) -> None:
