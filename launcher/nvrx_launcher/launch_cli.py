@@ -44,7 +44,7 @@ def _launch(line: CommandLine) -> int:
     config = configure(line, environment, count, preflight.read_password)
     preflight.check(config)
     palette = _palette()
-    for notice in config.notices:
+    for notice in (*config.notices, *preflight.notes()):
         _tell(f"{palette.quiet('note:')} {notice}")
 
     from nvrx_launcher.agent import run  # noqa: PLC0415 - heavy

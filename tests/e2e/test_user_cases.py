@@ -73,6 +73,18 @@ def test_nodes_that_are_missing_may_never_find_a_loopback_address(job: Stage) ->
     assert agent.ends() == 143, job.told()
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_a_node_that_leaves_by_any_signal_leaves_the_job_to_the_others(
+    job: Stage, number: signal.Signals, code: int
+) -> None:
+    stays, leaves = (job.launch(node=f"n{place}", options=("--nnodes", "1:2")) for place in range(2))
+    job.up(0, 2)
+    leaves.signal(number)
+    assert leaves.ends() == code, job.told()
+    job.finish(job.up(1, 1))
+    assert stays.ends() == 0, job.told()
+
+
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_the_wished_order_of_nodes_is_kept_whoever_comes_first(job: Stage, order: tuple[int, int]) -> None:
     agents = []
@@ -83,6 +95,14 @@ def test_the_wished_order_of_nodes_is_kept_whoever_comes_first(job: Stage, order
     assert [(one.rank, one.node) for one in ranks] == [(0, "n0"), (1, "n1")]
     job.finish(ranks)
     assert [agent.ends() for agent in agents] == [0, 0], job.told()
+
+
+def test_an_interface_gives_this_nodes_address_and_is_told_to_gloo(job: Stage) -> None:
+    program = ("sh", "-c", 'echo "$GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME at $MASTER_ADDR"')
+    agent = job.launch(*program, options=("--no-python", "--interface", "lo"))
+    assert agent.ends() == 0, job.told()
+    assert agent.said(r"this node is \S+ at 127\.0\.0\.1 with 1 rank")
+    assert agent.said(r"^lo lo at 127\.0\.0\.1$")
 
 
 def test_output_is_not_late_and_not_lost_with_sigkill(job: Stage) -> None:
