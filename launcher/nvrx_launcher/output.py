@@ -66,7 +66,23 @@ class Output:
                     log = _Log(first + local_rank, stream, Path(of_rank[number]), shown, filtered)
                     logs[local_rank, name] = log
         host = assignment.seat.host if assignment.group_world_size > 1 else None
-        self._screen.do(lambda: self._begin(logs, assignment.world_size, host))
+        wished = {
+            first + local_rank: self._shown.prefix(first + local_rank, local_rank) for local_rank in paths
+        }
+        prefixes = {rank: prefix for rank, prefix in wished.items() if prefix is not None}
+
+        def begin() -> None:
+            self._logs = logs
+            self._printer = OutputPrinter(
+                self._out,
+                self._err,
+                world_size=assignment.world_size,
+                host=host,
+                prefixes=prefixes,
+                clock=self._clock_s,
+            )
+
+        self._screen.do(begin)
 
     def grew(self, local_rank: int, stream: str, keeper: Keeper) -> None:
         """Show what was added to a log, then let the keeper tell of the next growth."""
@@ -91,12 +107,6 @@ class Output:
     def _filtered(self, folder: Path, name: str, stream: Stream) -> FilteredFile | None:
         words = self._shown.words(stream)
         return FilteredFile(folder / f"filtered_{name}.log", words) if words else None
-
-    def _begin(self, logs: dict[tuple[int, str], _Log], world_size: int, host: str | None) -> None:
-        self._logs = logs
-        self._printer = OutputPrinter(
-            self._out, self._err, world_size=world_size, host=host, clock=self._clock_s
-        )
 
     def _show(self, log: _Log | None) -> None:
         if log is None or self._printer is None:

@@ -40,10 +40,11 @@ def notes(open_files: int | None = None) -> tuple[str, ...]:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if open_files is None else open_files
     if limit == resource.RLIM_INFINITY or limit >= ENOUGH_OPEN_FILES:
         return ()
-    return (
+    few = (
         f"ranks may have {limit} open files each (ulimit -n); gloo and NCCL need one per connection, and report "
-        f"the lack of them as a system error: ulimit -n {ENOUGH_OPEN_FILES} or more is safer",
+        f"the lack of them as a system error: ulimit -n {ENOUGH_OPEN_FILES} or more is safer"
     )
+    return (few,)
 
 
 def _check_program(workers: WorkersConfig) -> None:

@@ -310,3 +310,10 @@ def test_an_interface_gives_the_address_and_is_told_to_gloo_and_nccl():
     assert (found.node.interface, found.workers.interface, found.node.address) == ("eth1", "eth1", None)
     with pytest.raises(UsageError, match=r"--interface eth1 and --local-addr .* both say"):
         config("--interface eth1 --local-addr 10.0.0.1")
+
+
+def test_a_persons_own_prefix_knows_the_role():
+    shown = config(
+        "--role eval", TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE="[${role_name}${local_rank}]:"
+    ).logs.shown
+    assert shown.prefix(9, 1) == b"[eval1]:"
