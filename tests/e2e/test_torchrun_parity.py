@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -46,6 +49,20 @@ def test_exit_codes(played: Played) -> None:
     }
     listed = {name: (int(theirs), int(ours)) for name, theirs, ours, why in rows("Exit codes") if why}
     assert found == listed
+
+
+def test_a_job_that_is_stopped(tmp_path: Path) -> None:
+    """torchrun's side of it; ours is in test_stops.py."""
+    script = tmp_path / "train.py"
+    script.write_text("import signal\nprint('up', flush=True)\nsignal.pause()\n")
+    with subprocess.Popen(
+        [sys.executable, "-m", "torch.distributed.run", str(script)],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+    ) as torchrun:  # fmt: skip
+        assert torchrun.stdout is not None
+        assert torchrun.stdout.readline() == b"up\n"
+        torchrun.send_signal(signal.SIGTERM)
+        assert torchrun.wait(30) == 1
 
 
 def test_worlds_of_ranks(played: Played) -> None:

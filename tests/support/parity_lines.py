@@ -82,5 +82,7 @@ WRONG = (
     Line("--numa-binding nowhere"),
     Line("--logs-specs no-such-specs"),
     Line("--signals-to-handle SIGNONE"),
+    Line("--log-dir /dev/null"),
+    Line("--duplicate-stdout-filters out,loss --log-dir {logs} -t 3"),
 )
 LINES = (*GOOD, *WRONG)
