@@ -15,7 +15,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 	$$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
 CODE := $(wildcard nvrx_async launcher telemetry tests examples benchmarks)
-BENCHMARKS := $(wildcard benchmarks/bench_*.py)
+BENCHMARKS := $(sort $(wildcard benchmarks/[a-z]*.py))
 
 .PHONY: help setup etcd demo test unit soak repeat laws lint format bench docs clean
 
@@ -75,7 +75,7 @@ format: $(READY) ## format the code
 
 bench: $(READY) ## run the benchmarks
 	@for bench in $(BENCHMARKS); do echo "== $$bench"; $(BIN)/python $$bench; done
-	@[ -n "$(BENCHMARKS)" ] || echo "bench: there is no benchmarks/bench_*.py"
+	@[ -n "$(BENCHMARKS)" ] || echo "bench: there is nothing in benchmarks/"
 
 docs: $(READY) ## check links of the docs, and that generated pages are current
 	@$(BIN)/python -m nvrx_launcher.options_doc | diff -u docs/reference/options.md - \

@@ -9,10 +9,12 @@ machine's cores with each other and with etcd, which a job's agents would not.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 import urllib.request
 from collections.abc import Sequence
+from pathlib import Path
 from subprocess import PIPE
 
 import anyio
@@ -24,7 +26,16 @@ from anyio.streams.text import TextReceiveStream
 from nvrx_async.etcd.server import EmbeddedServer
 
 SLOTS = 8
-HEAD = ("agents", "first round, s", "all told, ms", "99 % told, ms", "all run again, ms", "requests", "KiB")
+HEAD = (
+    "agents",
+    "first round, s",
+    "all told, ms",
+    "99 % told, ms",
+    "all run again, ms",
+    "CPU ms",
+    "requests",
+    "KiB",
+)
 
 
 def main() -> None:
@@ -44,7 +55,8 @@ def main() -> None:
     rows = [anyio.run(measure, count, arguments.rounds, arguments.processes) for count in arguments.agents]
     print(table(HEAD, rows))
     print(
-        f"\nrequests and KiB (sent and received by etcd): per agent and restart, without lease renewals; {SLOTS} ranks per agent."
+        "\nCPU ms: of this machine per agent and restart, agents and etcd. Requests and KiB: seen by etcd, per agent\n"
+        f"and restart, without lease renewals. {SLOTS} ranks per agent."
     )
 
 
@@ -71,7 +83,7 @@ async def serve(endpoint: str, total: int, first: int, count: int) -> None:
 
 
 async def measure(total: int, rounds: int, processes: int) -> Sequence[str]:
-    again, told_all, told_most, requests, volume = [], [], [], [], []
+    again, told_all, told_most, cpu, requests, volume = [], [], [], [], [], []
     async with EmbeddedServer() as server, anyio.create_task_group() as tasks:
         endpoint = f"127.0.0.1:{server.port}"
         began_s = time.monotonic()
@@ -82,12 +94,13 @@ async def measure(total: int, rounds: int, processes: int) -> Sequence[str]:
         first_s = time.monotonic() - began_s
         await anyio.sleep(2 + total / 400)  # elections and listings of the beginning are over
         for _ in range(rounds):
-            before = figures(endpoint)
+            before, busy_s = figures(endpoint), used_s(parts)
             assert parts[-1].stdin is not None
             await parts[-1].stdin.send(b"fail\n")
             (fault_s,) = await lines[-1].next("fault")
             found = [await one.next("round") for one in lines]
             again.append(max(one[1] for one in found) - fault_s)
+            cpu.append((used_s(parts) - busy_s) / total)
             told = [at_s - fault_s for one in found for at_s in one[2:]]
             told_all.append(max(told))
             told_most.append(quantile(told, 0.99))
@@ -100,7 +113,26 @@ async def measure(total: int, rounds: int, processes: int) -> Sequence[str]:
             await child.wait()
         tasks.cancel_scope.cancel()
     cells = [spread(told_all, 1000), spread(told_most, 1000), spread(again, 1000)]
-    return [f"{total:,}", f"{first_s:.2f}", *cells, spread(requests, 1, 1), spread(volume, 1, 1)]
+    return [
+        f"{total:,}",
+        f"{first_s:.2f}",
+        *cells,
+        spread(cpu, 1000, 1),
+        spread(requests, 1, 1),
+        spread(volume, 1, 1),
+    ]
+
+
+def used_s(parts: Sequence[Process]) -> float:
+    """CPU time of agents and etcd so far."""
+    pids = {child.pid for child in parts}
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    pids |= {int(pid) for pid in children}
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 async def part(endpoint: str, total: int, number: int, processes: int) -> Process:

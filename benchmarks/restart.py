@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WORKER = str(Path(__file__).with_name("_restart_worker.py"))
 SLOTS = 2
 SETTLED_STEPS = 20
-LIMIT_S = 40.0
+LIMIT_S = 30.0
 LOOK_S = 0.02
 PHASES = ("seen", "told", "gone", "sealed", "started", "user code", "group", "first step")
 
@@ -89,7 +89,7 @@ def show(arguments: argparse.Namespace, found: dict[tuple[int, str], list[dict[s
                 "launcher",
                 "SIGKILL → all at next step, ms",
                 "of torchrun in the same run",
-                "not recovered in 40 s",
+                "not recovered in 30 s",
             ],
             rows,
         )
@@ -245,10 +245,11 @@ def phases(folder: Path, killed_at: float) -> dict[str, float]:
     }
     found: dict[str, float] = {}
     for log in folder.glob("stamps/logs*/*/agent-*.log"):
-        for line in log.read_text().splitlines():
-            for name, pattern in marks.items():
-                if re.search(pattern, line):
-                    found[name] = max(found.get(name, 0.0), stamp(line) - killed_at)
+        lines = log.read_text().splitlines()
+        for name, pattern in marks.items():
+            at = next((stamp(line) - killed_at for line in lines if re.search(pattern, line)), None)
+            if at is not None:
+                found[name] = max(found.get(name, at), at)
     return found
 
 

@@ -19,7 +19,7 @@ from nvrx_async.etcd.types import Deleted, Listing
 from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.job.records import Outcome, RankEnd
 from nvrx_async.rounds.coordinator import Coordinator
-from nvrx_async.rounds.effects import Finish, Finished, Notice, Registered, Waiting
+from nvrx_async.rounds.effects import Finish, Finished, Notice, Registered, RoundRunning, Waiting
 from nvrx_async.rounds.events import LeaseLost, LeaveRequested, Renewed
 from nvrx_async.rounds.fencing import good_until
 from nvrx_async.rounds.identity import Identity
@@ -36,6 +36,7 @@ from nvrx_launcher.exit_codes import ExitCode
 from nvrx_launcher.history import DecisionLog, History
 from nvrx_launcher.output import Output
 from nvrx_launcher.palette import palette_for
+from nvrx_launcher.rank_watch import RankWatch
 from nvrx_launcher.ranks import NodeRanks
 from nvrx_launcher.reach import WAIT_S, Reached, reach
 from nvrx_launcher.reply_file import write_reply
@@ -91,6 +92,7 @@ class _Agent:
         self._history = History(config.logs.folder / "history.jsonl")
         self._decisions = DecisionLog(config.logs.folder / f"agent-{os.getpid()}.log")
         self._process = this_process(f"{config.run_id}/{secrets.token_hex(8)}")
+        self._watch = RankWatch(config.hang, lease_ttl_s=config.job.lease_ttl_s, warn=self._warn)
         self._countdown = Countdown(self._say)
         self._ranks = NodeRanks(
             workers=config.workers,
@@ -99,6 +101,7 @@ class _Agent:
             cwd=str(Path.cwd()),
             output=output,
             warn=self._warn,
+            watch=self._watch,
             countdown=self._countdown,
             keep=self._keep_end,
             crew=WarmCrew(config.workers, environment, say=self._say, explain=self._explain),
@@ -135,6 +138,7 @@ class _Agent:
             anyio.create_task_group() as services,
         ):
             self._say(f"job {self._config.run_id} on {socket.gethostname()}, {etcd.where}")
+            await services.start(self._watch.serve)
             services.start_soon(self._countdown.serve)
             await services.start(self._ranks.serve)
             if self._config.job.max_nodes > 1:
@@ -166,6 +170,7 @@ class _Agent:
         def renewed(sent_at_s: float) -> None:
             until_s = good_until(sent_at_s, spec.lease_ttl_s, spec.kill_time_s)
             self._ranks.good_until(until_s)
+            self._watch.alive()
             if self._interpreter is not None:
                 self._interpreter.tell(Renewed(sent_at_s, until_s))
 
@@ -267,7 +272,8 @@ class _Agent:
                     self._ranks.kill()
                     everything.cancel()
                     return
-                self._leave = LeaveRequested(number)
+                stop_s = self._config.workers.stop_timeout_s
+                self._leave = LeaveRequested(number, boottime_s() + stop_s)
                 if self._interpreter is None:
                     self._say(f"{name}: stopping before this node was in the job")
                     everything.cancel()
@@ -295,6 +301,8 @@ class _Agent:
                 )
             )
         self._finished = self._finished or isinstance(notice, Finished)
+        if isinstance(notice, RoundRunning) and notice.assignment is None:
+            self._ranks.stand_by(self._config.node.slots)
         self._screen.do(lambda: self._console.show(notice))
         if isinstance(notice, Waiting) and self._unreachable:
             self._warn(self._unreachable)  # at once: whoever is waited for may never find the way here

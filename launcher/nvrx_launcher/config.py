@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from signal import Signals
 
+    from nvrx_async.hang.policy import HangPolicy
     from nvrx_async.job.records import JobSpec
 
 KILL_TIME_S = 1.0
@@ -134,7 +135,7 @@ class LogsConfig:
 
 @dataclass(frozen=True, slots=True)
 class LaunchConfig:
-    """All of one launch.
+    """All of one launch. `hang` None: nobody looks for hangs.
 
     `launch_id` names one launch by a scheduler, None when nothing tells. `takeover`: the person knows that an
     attempt which left no verdict is dead.
@@ -147,6 +148,7 @@ class LaunchConfig:
     node: NodeConfig
     workers: WorkersConfig
     logs: LogsConfig
+    hang: HangPolicy | None = None
     launch_id: str | None = None
     takeover: bool = False
     notices: tuple[str, ...] = ()

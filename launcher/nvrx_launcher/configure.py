@@ -8,6 +8,8 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
+from nvrx_async.hang.errors import PolicyError
+from nvrx_async.hang.policy import Action, HangPolicy, hang_policy
 from nvrx_async.job.records import JobSpec
 from nvrx_launcher import meeting, signals
 from nvrx_launcher.config import (
@@ -65,6 +67,7 @@ def configure(
         node=_node(line, environment, slots),
         workers=_workers(line, environment, slots, notices),
         logs=_logs(line, environment, run_id, slots, notices),
+        hang=_hang(line),
         launch_id=_launch_id(environment),
         takeover=line.value("takeover"),
         notices=tuple(notices),
@@ -114,6 +117,26 @@ def _workers(
         interface=line.value("interface") or None,
         warm=WarmConfig(_warm_count(line.value("warm_workers")), line.value("warm_imports")),
     )
+
+
+def _hang(line: CommandLine) -> HangPolicy | None:
+    timeout_s, startup_s = line.value("hang_timeout"), line.value("hang_startup_timeout")
+    if timeout_s is None:
+        if startup_s is not None:
+            raise UsageError(
+                "--hang-startup-timeout is given, and --hang-timeout off turns the detection off",
+                "give one of the two",
+            )
+        return None
+    try:
+        return hang_policy(
+            timeout_s,
+            startup_s,
+            Action(line.value("hang_action")),
+            startup_grace_s=line.value("startup_grace"),
+        )
+    except PolicyError as error:
+        raise UsageError(error.message, error.hint) from error
 
 
 def _pty(line: CommandLine, slots: int) -> bool | None:

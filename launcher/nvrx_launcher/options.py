@@ -22,6 +22,7 @@ GROUPS: Final = (SIZE, MEETING, PROGRAM, FAILURE, OUTPUT, NODE, ETCD, TORCHRUN, 
 
 DEFAULT_JOIN_TIMEOUT_S: Final = 600.0
 DEFAULT_LAST_CALL_S: Final = 30.0
+DEFAULT_HANG_TIMEOUT_S: Final = 600.0
 MIN_LEASE_TTL_S: Final = 3
 
 _SIZE = (
@@ -174,6 +175,31 @@ _FAILURE = (
         "--takeover",
         group=FAILURE,
         doc="Begin at once where the job's last attempt left no verdict: you know that its ranks are dead.",
+    ),
+    ours(
+        "--hang-timeout",
+        group=FAILURE,
+        metavar="SECONDS|off",
+        parse=values.seconds_or_off(1),
+        default=DEFAULT_HANG_TIMEOUT_S,
+        common=True,
+        doc="A rank without any progress for this long is hung. Shorter limits are learned from what it reports.",
+    ),
+    ours(
+        "--hang-startup-timeout",
+        group=FAILURE,
+        metavar="SECONDS",
+        parse=values.seconds(1),
+        default_text="twice --hang-timeout",
+        doc="A rank that reports nothing for this long after its start is hung, as is one that does not end.",
+    ),
+    ours(
+        "--hang-action",
+        group=FAILURE,
+        metavar="restart|kill-suspects|report",
+        parse=values.choice("restart", "kill-suspects", "report"),
+        default="restart",
+        doc="What a hang leads to. Suspects are ranks that report nothing and stand still.",
     ),
     ours(
         "--warm-workers",

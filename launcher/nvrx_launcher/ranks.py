@@ -13,9 +13,18 @@ from pathlib import Path
 import anyio
 from anyio.abc import TaskStatus
 
-from nvrx_async.faults import EndFacts, classify, last_lines, rank_error
-from nvrx_async.job.records import Assignment, EndedBy, FaultKind, Node, RankEnd
-from nvrx_async.rounds.events import Event, KeeperLost, KeeperReady, Proof, Proven, RankEnded, RanksGone
+from nvrx_async.faults import HANG, EndFacts, classify, last_lines, rank_error, state_as_extra
+from nvrx_async.job.records import Assignment, EndedBy, FaultKind, Node, RankEnd, Seat
+from nvrx_async.rounds.events import (
+    Event,
+    KeeperLost,
+    KeeperReady,
+    Proof,
+    Proven,
+    RankEnded,
+    RanksGone,
+    RanksHeld,
+)
 from nvrx_launcher import keeper_events as reports
 from nvrx_launcher.cgroup import oom_kills
 from nvrx_launcher.clock import boottime_s, utc
@@ -25,6 +34,7 @@ from nvrx_launcher.errors import RequeueError
 from nvrx_launcher.keeper_link import Keeper
 from nvrx_launcher.output import Output
 from nvrx_launcher.ports import ReservedPort, reserve_port
+from nvrx_launcher.rank_watch import RankWatch
 from nvrx_launcher.reply_file import recorded_error
 from nvrx_launcher.sweep import Verdict, prove_dead
 from nvrx_launcher.warm import WarmCrew
@@ -62,10 +72,12 @@ class NodeRanks:
         cwd: str,
         output: Output,
         warn: Callable[[str], None],
+        watch: RankWatch,
         countdown: Countdown,
         keep: Callable[[int, RankEnd], None],
         crew: WarmCrew,
     ) -> None:
+        self._watch = watch
         self._workers = workers
         self._crew = crew
         self._tag = tag
@@ -88,6 +100,7 @@ class NodeRanks:
     def listen(self, tell: Callable[[Event], None]) -> None:
         """Tell another life's machines from now on; a keeper that is ready is told at once."""
         self._tell = tell
+        self._watch.listen(tell)
         if self._keeper is not None:
             tell(KeeperReady(self._keeper.generation))
 
@@ -140,14 +153,15 @@ class NodeRanks:
             for port in self._ports.values():
                 port.close()
 
-    # For the interpreter ------------------------------------------------------------------------------
+    def stand_by(self, slots: int) -> None:
+        """This node is a spare: what it would start is known but for its place in the world."""
+        if self._job is not None:
+            seat = Seat(self._job.node_id, "", "", group_rank=0, first_rank=0, slots=slots)
+            anywhere = Assignment(0, seat, slots, 1, "", 0)
+            self._crew.awaits(self._commands(anywhere, self._job))
 
-    async def start(self, assignment: Assignment, generation: int) -> None:
-        """Start the ranks of an assignment. Whatever keeps them from it comes back as RanksGone."""
-        job = self._job
-        if job is None:
-            raise RuntimeError("ranks are started before the agent has entered a job")
-        commands = tuple(
+    def _commands(self, assignment: Assignment, job: RankJob) -> tuple[RankCommand, ...]:
+        return tuple(
             rank_command(
                 assignment,
                 local_rank,
@@ -158,10 +172,25 @@ class NodeRanks:
             )
             for local_rank in range(assignment.seat.slots)
         )
+
+    # For the interpreter ------------------------------------------------------------------------------
+
+    async def start(self, assignment: Assignment, generation: int) -> None:
+        """Start the ranks of an assignment. Whatever keeps them from it comes back as RanksGone."""
+        job = self._job
+        if job is None:
+            raise RuntimeError("ranks are started before the agent has entered a job")
+        commands = self._commands(assignment, job)
         try:
             await anyio.to_thread.run_sync(make_folders, commands)
         except OSError as error:
             self._warn(f"output of round {assignment.round} is lost: {error}")
+        folders = {command.local_rank: Path(command.stderr_path).parent for command in commands}
+        linked = self._watch.prepare(assignment, folders)
+        commands = tuple(
+            replace(command, env={**command.env, **linked.get(command.local_rank, {})})
+            for command in commands
+        )
         self._round = _Round(assignment, commands, oom_kills())
         if self._keeper is None or self._keeper.generation != generation:
             self._gone_unstarted(FaultKind.KEEPER_LOST, "its keeper is gone")
@@ -176,6 +205,7 @@ class NodeRanks:
     def stop(self, number: int, *, grace: bool) -> None:
         """Stop the ranks of a round, also those whose start is still under way."""
         self._stopped = max(self._stopped, number)
+        self._watch.halt(number)
         if self._keeper is not None:
             grace_s = self._workers.stop_timeout_s if grace else 0.0
             self._keeper.stop(number, grace_s)
@@ -191,6 +221,18 @@ class NodeRanks:
             for command in self._round.commands
             if command.local_rank not in self._round.exits
         ]
+
+    def kill_hung(self, number: int) -> None:
+        """Note what the ranks of a round do, for 2 s at most, then kill them."""
+        self._watch.explain_then(number, lambda: self.stop(number, grace=False))
+
+    async def hold(self, number: int) -> RanksHeld:
+        """Let no rank of a round pass its next `should_stop`, and tell how far they have come."""
+        return RanksHeld(number, await self._watch.hold(number))
+
+    def stop_at(self, number: int, step: int | None) -> None:
+        """Tell the ranks of a round at which step to stop, None to go on."""
+        self._watch.stop_at(number, step)
 
     async def reserve_port(self, number: int) -> int:
         """Hold a port for the round's store; those of rounds before the last one are given back."""
@@ -210,7 +252,10 @@ class NodeRanks:
 
     async def _on(self, event: reports.KeeperEvent, keeper: Keeper) -> None:
         match event:
+            case reports.RankStarted(round=number, local_rank=local_rank, pid=pid):
+                self._watch.started(number, local_rank, pid)
             case reports.RankExited():
+                self._watch.ended(event.round, event.local_rank)
                 await self._exited(event)
             case reports.RoundGone(round=number, unkillable=unkillable, lost_bytes=lost_bytes):
                 if lost_bytes:
@@ -228,6 +273,7 @@ class NodeRanks:
                 kind = FaultKind.FENCED if code == "fence" else FaultKind.START_FAILED
                 self._gone_unstarted(kind, reason)
             case reports.Grew(local_rank=local_rank, stream=stream):
+                self._watch.wrote(local_rank)
                 self._output.grew(local_rank, stream, keeper)
             case reports.HookTold() | reports.IdleLost():
                 self._crew.on(event)
@@ -256,9 +302,10 @@ class NodeRanks:
             return
         await self._output.drain()
         ends = [await self._end(running, command.local_rank) for command in running.commands]
+        number = running.assignment.round
         for end in ends:
-            self._keep(running.assignment.round, end)
-        self._tell(RanksGone(running.assignment.round, tuple(ends), unkillable))
+            self._keep(number, end)
+        self._tell(RanksGone(number, tuple(ends), unkillable, self._watch.learned(number)))
 
     def _gone_unstarted(self, kind: FaultKind, reason: str) -> None:
         running, self._round = self._round, None
@@ -290,7 +337,8 @@ class NodeRanks:
             event.by,
             exit_code=event.exit_code,
             signal=event.signal,
-            ready=event.ran_s >= self._workers.startup_grace_s,
+            ready=event.ran_s >= self._workers.startup_grace_s
+            or self._watch.is_ready(event.round, local_rank),
             ran_s=round(event.ran_s, 3),
             ended_utc=ended_utc,
             log=log,
@@ -311,6 +359,11 @@ class NodeRanks:
             event.exit_code, event.signal, event.by, tail, oom_kill=oom_kills() > running.oom_kills
         )
         kind, detail = classify(facts, error)
+        state, finding = self._watch.state(event.round, local_rank)
+        if state is not None:
+            bare = replace(bare, extra={HANG: state_as_extra(state)})
+        if finding is not None and kind is FaultKind.STOPPED_BY_US:
+            kind, detail = FaultKind.HANG, finding.sentence
         lines = last_lines(tail, SHOWN_LINES) if kind is not None else ()
         return replace(bare, kind=kind, detail=detail, error=error, last_lines=lines)
 

@@ -75,6 +75,16 @@ def seconds(minimum: float = 0.0) -> Callable[[str], float]:
     return read
 
 
+def seconds_or_off(minimum: float) -> Callable[[str], float | None]:
+    """A reader of a number of seconds, or `off` for None."""
+    read_seconds = seconds(minimum)
+
+    def read(value: str) -> float | None:
+        return None if value.strip().lower() == "off" else read_seconds(value)
+
+    return read
+
+
 def choice(*allowed: str) -> Callable[[str], str]:
     """A reader that takes these words only."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _TRAMPOLINE = Path(__file__).with_name("trampoline.py")
 
@@ -20,13 +20,14 @@ _TRAMPOLINE = Path(__file__).with_name("trampoline.py")
 class Child:
     """A running child. Start it on the main thread: the kernel ties parent-death signals to threads."""
 
-    def __init__(self, program: Sequence[str], *, output: int) -> None:
+    def __init__(self, program: Sequence[str], *, output: int, env: Mapping[str, str]) -> None:
         # An own session keeps a terminal's Ctrl-C away: whoever owns the child ends it in order.
         self._popen = subprocess.Popen(
             [sys.executable, "-I", "-S", str(_TRAMPOLINE), str(os.getpid()), *program],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
+            env=env,
             start_new_session=True,
         )
         self._pidfd = os.pidfd_open(self._popen.pid)

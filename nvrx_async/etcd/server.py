@@ -31,6 +31,8 @@ _STOP_GRACE_S = 5.0
 _FREE_PORT_TRIES = 5
 _LOG_TAIL_LINES = 12
 _CLUSTER_NAME = "nvrx"
+_ETCD_KEPT = frozenset({"ETCD_UNSUPPORTED_ARCH"})
+"""Without it etcd 3.4 does not run on arm64."""
 
 
 def find_binary(path: str | None = None) -> Path:
@@ -151,7 +153,7 @@ class EmbeddedServer:
         try:
             arguments = _arguments(data_dir, listen, self.endpoint, f"127.0.0.1:{peer_port}")
             start_of_log = os.fstat(log_fd).st_size
-            self._child = child = Child([str(binary), *arguments], output=log_fd)
+            self._child = child = Child([str(binary), *arguments], output=log_fd, env=_environment())
         finally:
             os.close(log_fd)
         self.exited = child.exited
@@ -249,6 +251,15 @@ def _in_use(address: str, port: int, log: tuple[str, ...] = ()) -> AddressInUseE
         evidence=log,
         hint=f"name another port, or see who has it: ss -ltnp 'sport = :{port}'",
     )
+
+
+def _environment() -> dict[str, str]:
+    """Without what etcd would read as settings: one that we also give as a flag makes it refuse to start."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("ETCD_") or name in _ETCD_KEPT
+    }
 
 
 def _arguments(data_dir: Path, listen: str, advertised: str, peer: str) -> list[str]:

@@ -9,15 +9,23 @@ from nvrx_async.faults.classify import (
     peer,
     signal_name,
 )
+from nvrx_async.faults.culprit import HANG, Blame, Frame, RankState, culprit
+from nvrx_async.faults.culprit import as_extra as state_as_extra
+from nvrx_async.faults.culprit import from_extra as state_from
 from nvrx_async.faults.fingerprint import deterministic, fingerprint
 from nvrx_async.faults.traceback import TAIL_CHARS, last_exception, last_lines, rank_error
 
 __all__ = [
+    "HANG",
     "TAIL_CHARS",
+    "Blame",
     "Classified",
     "EndFacts",
+    "Frame",
+    "RankState",
     "classify",
     "classify_error",
+    "culprit",
     "deterministic",
     "fingerprint",
     "last_exception",
@@ -26,4 +34,6 @@ __all__ = [
     "peer",
     "rank_error",
     "signal_name",
+    "state_as_extra",
+    "state_from",
 ]

@@ -120,6 +120,14 @@ class AttemptKeys:
         """All ranks of one agent finished well."""
         return f"{self.base}rounds/{number}/done/{node_id}"
 
+    def stop(self, number: int) -> str:
+        """Somebody wants all ranks of the round to stop."""
+        return f"{self.base}rounds/{number}/stop"
+
+    def stop_vote(self, number: int, node_id: str) -> str:
+        """How far the ranks of one agent have come, held there until the stop is decided."""
+        return f"{self.base}rounds/{number}/stops/{node_id}"
+
     def end(self, number: int) -> str:
         """Verdict on a round: root, next level, reason."""
         return f"{self.base}rounds/{number}/end"

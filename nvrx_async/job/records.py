@@ -11,6 +11,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+LIMITS = "limits"
+"""Key of `extra` of rounds, assignments and reports: what hang detection has learned, seconds by kind."""
+
+
+STOP = "stop"
+"""Key of a round's `extra`: how far an agreed stop has come, as in `Stop`."""
+
 
 class Phase(Enum):
     """Where a round is."""
@@ -45,6 +52,7 @@ class FaultKind(Enum):
     NODE_LOST = "node_lost"
     NODE_LEFT = "node_left"
     COLLECTIVE_MISSED = "collective_missed"
+    HANG = "hang"
     TIMEOUT = "timeout"
     EARLY_EXIT = "early_exit"
     CONNECTION_LOST = "connection_lost"
@@ -299,6 +307,41 @@ class Done:
 
     node_id: str
     incarnation: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+class StopPhase(Enum):
+    """How far an agreed stop has come."""
+
+    ASKED = "asked"
+    AGREED = "agreed"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Key `rounds/<n>/stop`: somebody wants all ranks to stop.
+
+    The answer stands in the round itself (`extra`, key STOP), which every agent follows.
+    """
+
+    by: str
+    reason: str
+    phase: StopPhase = StopPhase.ASKED
+    step: int = -1
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StopVote:
+    """Key `rounds/<n>/stops/<node_id>`: no rank of this agent has asked about a step above `step`.
+
+    None: its ranks do not ask. Until the stop is decided none of them goes on at a higher step.
+    """
+
+    node_id: str
+    incarnation: str
+    step: int | None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -24,17 +24,21 @@ from nvrx_async.job.records import (
     Phase,
     Round,
     Seat,
+    Stop,
+    StopVote,
 )
 from nvrx_async.rounds.effects import Campaign, Commit, Decision, Effect, Notify, Waiting
 from nvrx_async.rounds.events import Committed, Deposed, Elected, Event, Now, Refused
 from nvrx_async.rounds.fencing import SETTLE_S, Judge, is_present
 from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.ladder import Verdict, next_level
+from nvrx_async.rounds.limits import with_agreed_limits
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.office import Office
 from nvrx_async.rounds.root import find_root
 from nvrx_async.rounds.seal import Forming, Sealed, Wait, seal, unclear
 from nvrx_async.rounds.sentences import node_fault
+from nvrx_async.rounds.stop_state import next_stop
 from nvrx_async.rounds.world import World, finished, last_world, registered_nodes, reports
 
 FAILED = 1
@@ -252,6 +256,11 @@ class Coordinator:
             return self._interrupt_lost(case, lost[0])
         if len(done) == len(seats):
             return self._succeed(case)
+        votes = self._mirror.records(StopVote, Scope(keys.stop_vote(number, ""), prefix=True))
+        stop = next_stop(case.round, self._mirror.record(Stop, keys.stop(number)), votes, seats, done)
+        if stop is not None:
+            self._commit("stop", case.office.stop(case.round, stop))
+            return f"round {number} is to stop: {stop.phase.value}, at step {stop.step}"
         return f"round {number} runs"
 
     def _interrupt_lost(self, case: _Case, seat: Seat) -> str:
@@ -288,6 +297,7 @@ class Coordinator:
     # What comes next ----------------------------------------------------------------------------------
 
     def _restart(self, case: _Case, end: End, verdict: Verdict) -> str:
+        told = reports(self._mirror, case.office.keys, end.number)
         following = Round(
             number=end.number + 1,
             phase=Phase.FORMING,
@@ -295,7 +305,7 @@ class Coordinator:
             previous_token=case.round.token,
             ledger=verdict.ledger,
             why=end.root.sentence,
-            extra=case.round.extra,
+            extra=with_agreed_limits(case.round.extra, told.values()),
         )
         self._commit("end", case.office.next_round(case.round, end, following))
         return f"ending round {end.number}: {end.root.sentence}; {end.reason}"

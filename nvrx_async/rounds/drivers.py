@@ -7,7 +7,7 @@ from typing import Protocol
 
 from nvrx_async.etcd.types import Deleted, KeyValue, Listing, Scope, Txn, TxnResult
 from nvrx_async.job.records import Assignment, Node
-from nvrx_async.rounds.events import Proven
+from nvrx_async.rounds.events import Proven, RanksHeld
 
 
 class Store(Protocol):
@@ -43,6 +43,15 @@ class Ranks(Protocol):
 
     def stop(self, number: int, *, grace: bool) -> None:
         """Stop the ranks of a round."""
+
+    def kill_hung(self, number: int) -> None:
+        """Note what the ranks of a round do, for 2 s at most, then kill them."""
+
+    async def hold(self, number: int) -> RanksHeld:
+        """Let no rank of a round pass its next `should_stop`, and tell how far they have come."""
+
+    def stop_at(self, number: int, step: int | None) -> None:
+        """Tell the ranks of a round at which step to stop, None to go on."""
 
     async def reserve_port(self, number: int) -> int:
         """Hold a port for the round's store."""

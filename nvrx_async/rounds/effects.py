@@ -43,6 +43,29 @@ class StopRanks:
 
 
 @dataclass(frozen=True, slots=True)
+class KillHung:
+    """A hang ended the round: note what every rank does, for 2 s at most, then SIGKILL. Then RanksGone."""
+
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HoldRanks:
+    """Let no rank pass its next `should_stop` before StopAtStep, and see how far they are: then RanksHeld."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopAtStep:
+    """Tell the ranks to stop at this step, None to go on."""
+
+    round: int
+    step: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class ProveDead:
     """Find out whether the process behind this registration is dead, sweeping what it left: then Proven."""
 
@@ -142,7 +165,18 @@ class Finished:
 Notice: TypeAlias = Registered | Waiting | RoundRunning | RankFailed | Interrupted | Judged | Finished
 
 Effect: TypeAlias = (
-    Commit | ReservePort | StartRanks | StopRanks | ProveDead | Revoke | Campaign | Finish | Notify
+    Commit
+    | ReservePort
+    | StartRanks
+    | StopRanks
+    | KillHung
+    | HoldRanks
+    | StopAtStep
+    | ProveDead
+    | Revoke
+    | Campaign
+    | Finish
+    | Notify
 )
 
 

@@ -5,7 +5,8 @@ Times named `*_s` in this room are seconds of `CLOCK_BOOTTIME` on this host, nev
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
@@ -108,15 +109,34 @@ class RankEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class RankHung:
+    """A rank does not get on and is to be killed. `sentence` says what it does instead, behind its name."""
+
+    round: int
+    rank: int
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class RanksHeld:
+    """The ranks are held: none passes `should_stop` above `step` before StopAtStep. None: they do not ask."""
+
+    round: int
+    step: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class RanksGone:
     """No process of this round lives here any more, and all output was read to its end.
 
     `unkillable` names local ranks of which a process outlived SIGKILL by 10 s (then "gone" is not true of them).
+    `learned`: limits in seconds for the hang detection of the next round.
     """
 
     round: int
     ends: tuple[RankEnd, ...]
     unkillable: tuple[int, ...] = ()
+    learned: Mapping[str, float] = field(default_factory=dict)
 
 
 class Proof(Enum):
@@ -138,9 +158,13 @@ class Proven:
 
 @dataclass(frozen=True, slots=True)
 class LeaveRequested:
-    """A person or the scheduler asked this agent to stop (`signal` as number)."""
+    """A person or the scheduler asked this agent to stop (`signal` as number).
+
+    `agree_until_s`: so long all ranks of the job may take to reach one step and save; 0 for not at all.
+    """
 
     signal: int
+    agree_until_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +185,8 @@ Event: TypeAlias = (
     | KeeperReady
     | KeeperLost
     | RankEnded
+    | RankHung
+    | RanksHeld
     | RanksGone
     | Proven
     | LeaveRequested

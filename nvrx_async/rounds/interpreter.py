@@ -5,6 +5,7 @@ It knows nothing of rounds. Drivers are passed in, so that tests put a model in 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
@@ -21,6 +22,8 @@ from nvrx_async.rounds.effects import (
     Decision,
     Effect,
     Finish,
+    HoldRanks,
+    KillHung,
     Machine,
     Notice,
     Notify,
@@ -28,6 +31,7 @@ from nvrx_async.rounds.effects import (
     ReservePort,
     Revoke,
     StartRanks,
+    StopAtStep,
     StopRanks,
 )
 from nvrx_async.rounds.events import (
@@ -74,8 +78,9 @@ class Interpreter:
         self._finish: Finish | None = None
 
     def tell(self, event: Event) -> None:
-        """Tell all machines of an event. Never blocks."""
-        self._send.send_nowait((None, event))
+        """Tell all machines of an event. Never blocks; after the end of this life nobody listens."""
+        with contextlib.suppress(anyio.ClosedResourceError):
+            self._send.send_nowait((None, event))
 
     async def run(self) -> Finish:
         """Drive the machines to the end of this life. Tasks under way are cancelled then."""
@@ -136,6 +141,12 @@ class Interpreter:
         match effect:
             case StopRanks(round=number, grace=grace):
                 self._ranks.stop(number, grace=grace)
+            case KillHung(round=number):
+                self._ranks.kill_hung(number)
+            case HoldRanks(round=number):
+                tasks.start_soon(self._report, self._ranks.hold(number))
+            case StopAtStep(round=number, step=step):
+                self._ranks.stop_at(number, step)
             case StartRanks(assignment=assignment, generation=generation):
                 tasks.start_soon(self._ranks.start, assignment, generation)
             case Commit(tag=tag, txns=txns):

@@ -10,6 +10,7 @@ from nvrx_async.etcd.types import Put, Scope, Txn
 from nvrx_async.faults import signal_name
 from nvrx_async.job.keys import current
 from nvrx_async.job.records import (
+    LIMITS,
     Assignment,
     Current,
     End,
@@ -19,7 +20,6 @@ from nvrx_async.job.records import (
     JobSpec,
     Outcome,
     Phase,
-    RankEnd,
     Round,
 )
 from nvrx_async.rounds.effects import (
@@ -31,6 +31,7 @@ from nvrx_async.rounds.effects import (
     Finished,
     Interrupted,
     Judged,
+    KillHung,
     Notice,
     Notify,
     ProveDead,
@@ -67,7 +68,9 @@ from nvrx_async.rounds.events import (
     PortReserved,
     Proven,
     RankEnded,
+    RankHung,
     RanksGone,
+    RanksHeld,
     Refused,
     Renewed,
 )
@@ -76,6 +79,7 @@ from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.own import InFlight, OwnFault, OwnRanks
 from nvrx_async.rounds.registration import Registration
+from nvrx_async.rounds.stopping import Stopping
 
 USAGE = 2
 REQUEUE = 75
@@ -106,6 +110,7 @@ class Member:
         self._good_until_s = 0.0
         self._lease_lost = False
         self._leave: LeaveRequested | None = None
+        self._stopping = Stopping()
         self._left = False
         self._asked_last = False
         self._others_stay = False
@@ -155,10 +160,8 @@ class Member:
                 self._keeper = generation
             case KeeperLost(generation=generation):
                 self._keeper_lost(generation)
-            case RankEnded(round=number, end=end):
-                self._rank_ended(number, end)
-            case RanksGone():
-                self._ranks_gone(event)
+            case RankEnded() | RanksGone() | RankHung() | RanksHeld():
+                self._note(event)
             case _:
                 pass
 
@@ -171,6 +174,8 @@ class Member:
                 self._reported, self._ranks = committed.round, None
             case "done":
                 self._done_round = committed.round
+            case "stop" | "vote":
+                self._stopping.committed(committed.tag, committed.round)
             case "leave":
                 self._left = True
             case _:
@@ -185,14 +190,21 @@ class Member:
         if self._ranks is not None and self._ranks.generation == generation and not self._ranks.gone:
             self._ranks.keeper_lost = True
 
-    def _rank_ended(self, number: int, end: RankEnd) -> None:
-        if self._ranks is not None and self._ranks.round == number:
-            self._ranks.note_end(end)
-
-    def _ranks_gone(self, event: RanksGone) -> None:
-        if self._ranks is not None and self._ranks.round == event.round:
-            self._ranks.note_gone(event.ends, event.unkillable)
-            self._unfit = self._unfit or bool(event.unkillable)
+    def _note(self, event: RankEnded | RanksGone | RankHung | RanksHeld) -> None:
+        """Something became known of ranks; what is said of another round's is ignored."""
+        ranks = self._ranks
+        if ranks is None or ranks.round != event.round:
+            return
+        match event:
+            case RankEnded(end=end):
+                ranks.note_end(end)
+            case RanksGone():
+                ranks.note_gone(event)
+                self._unfit = self._unfit or bool(event.unkillable)
+            case RankHung():
+                ranks.hung = ranks.hung or event
+            case RanksHeld():
+                self._stopping.held(event)
 
     # What to do ---------------------------------------------------------------------------------------
 
@@ -291,15 +303,17 @@ class Member:
             return "reading whether the round was interrupted"
         interrupt = self._mirror.record(Interrupt, keys.interrupt(number))
         if interrupt is not None:
-            self._stop(ranks, grace=True, reason=interrupt.reason)
+            self._stop_for(ranks, interrupt.kind, interrupt.reason)
         fault = ranks.fault(self._me.host)
         if fault is not None:
-            self._stop(ranks, grace=True, reason=fault.sentence)
+            self._stop_for(ranks, fault.kind, fault.sentence)
             if interrupt is None:
                 if fault.end is not None:
                     self._tell_once(("failed", number), RankFailed(number, fault.end, self._me.host))
                 return self._interrupt(now, number, registered, fault)
         if not ranks.gone:
+            if not ranks.stopping and self._agree(registered):
+                return "a stop is being agreed"
             return "ranks are being stopped" if ranks.stopping else "ranks are running"
         if interrupt is None:
             return self._done(ranks, registered)
@@ -307,8 +321,8 @@ class Member:
 
     def _interrupt(self, now: Now, number: int, registered: Registration, fault: OwnFault) -> str:
         """Say that the round is over: no coordinator is needed for that."""
-        node_id, rank = registered.node.node_id, fault.end.rank if fault.end else None
-        interrupt = Interrupt(node_id, fault.kind, node_id, fault.sentence, now.utc, rank)
+        node_id = registered.node.node_id
+        interrupt = Interrupt(node_id, fault.kind, node_id, fault.sentence, now.utc, fault.rank)
         self._commit("interrupt", registered.interrupt(number, interrupt))
         return f"interrupting round {number}: {fault.sentence}"
 
@@ -324,7 +338,8 @@ class Member:
         if joining is None and not self._unfit and self._leave is None:
             return f"waiting for a port, or for a renewal, to join round {number + 1}"
         kind = FaultKind.NODE_LEFT if self._leave else FaultKind.KEEPER_LOST if ranks.keeper_lost else None
-        report = Fault(node.node_id, node.incarnation, node.host, ranks.ends, kind, unfit=self._unfit)
+        extra, unfit = ({LIMITS: ranks.learned} if ranks.learned else {}), self._unfit
+        report = Fault(node.node_id, node.incarnation, node.host, ranks.ends, kind, unfit=unfit, extra=extra)
         if ranks.unkillable:
             unkillable = ", ".join(map(str, ranks.unkillable))
             self._tell_once(
@@ -432,6 +447,10 @@ class Member:
         ranks = self._ranks
         reason = f"{registered.node.node_id} leaves: it was sent {signal_name(leave.signal)}"
         seated = ranks is not None and ranks.round == now_round.number and not self._is_done(ranks)
+        if ranks is not None and seated and not ranks.stopping and now.s < leave.agree_until_s:
+            self._wake(leave.agree_until_s)
+            if not ranks.gone and self._agree(registered, wanted=reason):
+                return "leaving: all ranks of the job stop at one step"
         if ranks is not None:
             self._stop(ranks, grace=True, reason=reason)
         if ranks is not None and seated:
@@ -474,17 +493,34 @@ class Member:
         self._asked_last = True
         return "leaving: writing the outcome if nobody stays"
 
+    def _agree(self, registered: Registration, *, wanted: str = "") -> bool:
+        """Take the next step towards a stop of all ranks at one step; False when there is none to wait for."""
+        ranks = self._ranks
+        if ranks is None:
+            return False
+        step = self._stopping.next(registered, ranks.round, wanted)
+        self._effects.extend(step.effects)
+        if step.txn is not None:
+            self._commit(step.tag, step.txn, ranks.round)
+        return step.waits
+
     def _is_done(self, ranks: OwnRanks) -> bool:
         return self._done_round >= ranks.round
 
     # Small steps --------------------------------------------------------------------------------------
 
-    def _stop(self, ranks: OwnRanks, *, grace: bool, reason: str) -> None:
+    def _stop_for(self, ranks: OwnRanks, kind: FaultKind, reason: str) -> None:
+        """Stop the ranks for a fault; hung ones are looked at first and get no grace, they could not use it."""
+        hung = kind is FaultKind.HANG
+        self._stop(ranks, grace=not hung, reason=reason, hung=hung)
+
+    def _stop(self, ranks: OwnRanks, *, grace: bool, reason: str, hung: bool = False) -> None:
         """Stop the ranks once; a stop without grace may follow one with it."""
-        if ranks.gone or ranks.killing or (ranks.stopping and grace):
+        if ranks.gone or ranks.killing or (ranks.stopping and (grace or hung)):
             return
-        ranks.stopping, ranks.killing = True, not grace
-        self._effects.append(StopRanks(ranks.round, grace, reason))
+        ranks.stopping, ranks.killing = True, not (grace or hung)
+        number = ranks.round
+        self._effects.append(KillHung(number, reason) if hung else StopRanks(number, grace, reason))
         if self._asked_port <= ranks.round and self._leave is None:
             self._asked_port = ranks.round + 1
             self._effects.append(ReservePort(ranks.round + 1))

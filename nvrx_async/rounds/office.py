@@ -13,7 +13,9 @@ from nvrx_async.etcd.types import Compare, CreatedAt, Delete, ModifiedAt, Operat
 from nvrx_async.job.codec import encode
 from nvrx_async.job.keys import AttemptKeys, current
 from nvrx_async.job.records import (
+    LIMITS,
     SEATS_PER_SHARD,
+    STOP,
     Assignment,
     End,
     Interrupt,
@@ -22,10 +24,13 @@ from nvrx_async.job.records import (
     Round,
     Seat,
     Spare,
+    Stop,
     WorldShard,
 )
+from nvrx_async.rounds.limits import limits_in
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.seal import Sealed
+from nvrx_async.rounds.stop_state import stop_as_extra
 
 ROUNDS_KEPT = 200
 PER_TXN = 100
@@ -53,7 +58,7 @@ class Office:
             nodes=len(sealed.seats),
         )
         puts = [
-            Put(keys.assignment(number, token, seat.node_id), encode(_assignment(number, seat, sealed)))
+            Put(keys.assignment(number, token, seat.node_id), encode(_assignment(now_round, seat, sealed)))
             for seat in sealed.seats
         ]
         puts += [Put(keys.world(number, token, shard.shard), encode(shard)) for shard in _shards(sealed)]
@@ -63,6 +68,14 @@ class Office:
         """The round is over for the loss of this node."""
         key = self.keys.interrupt(number)
         return self._txn(CreatedAt(key, 0), self._as_seen(lost), then=(Put(key, encode(interrupt)),))
+
+    def stop(self, now_round: Round, stop: Stop) -> Txn:
+        """How far an agreed stop has come, told to all in the round; one that is interrupted stops by itself."""
+        keys = self.keys
+        told = replace(now_round, extra={**now_round.extra, STOP: stop_as_extra(stop)})
+        return self._txn(
+            CreatedAt(keys.interrupt(now_round.number), 0), then=(Put(keys.round, encode(told)),)
+        )
 
     def next_round(self, now_round: Round, end: End, following: Round) -> Txn:
         """The verdict on a round, and the next one opened; rounds of long ago are forgotten."""
@@ -127,14 +140,15 @@ def _world_size(seats: tuple[Seat, ...]) -> int:
     return seats[-1].first_rank + seats[-1].slots
 
 
-def _assignment(number: int, seat: Seat, sealed: Sealed) -> Assignment:
+def _assignment(now_round: Round, seat: Seat, sealed: Sealed) -> Assignment:
     return Assignment(
-        round=number,
+        round=now_round.number,
         seat=seat,
         world_size=_world_size(sealed.seats),
         group_world_size=len(sealed.seats),
         master_address=sealed.master.address,
         master_port=sealed.master.master_port,
+        extra={LIMITS: limits} if (limits := limits_in(now_round.extra)) else {},
     )
 
 

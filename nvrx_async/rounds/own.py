@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from nvrx_async.job.records import Assignment, FaultKind, RankEnd
+from nvrx_async.rounds.events import RankHung, RanksGone
 from nvrx_async.rounds.sentences import node_fault, rank_ended
 
 
 @dataclass(frozen=True, slots=True)
 class OwnFault:
-    """Why this node ends a round. `end` is the rank's that failed, None where the node is to blame."""
+    """Why this node ends a round. `end` and `rank` are those of the rank that failed, None where the node did.
+
+    A rank that hangs has no end yet.
+    """
 
     kind: FaultKind
     sentence: str
     end: RankEnd | None = None
+    rank: int | None = None
 
 
 @dataclass(slots=True)
@@ -32,6 +38,8 @@ class OwnRanks:
     stopping: bool = False
     killing: bool = False
     keeper_lost: bool = False
+    hung: RankHung | None = None
+    learned: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def round(self) -> int:
@@ -52,20 +60,25 @@ class OwnRanks:
         if not self.gone and all(known.local_rank != end.local_rank for known in self.ends):
             self.ends = (*self.ends, end)
 
-    def note_gone(self, ends: tuple[RankEnd, ...], unkillable: tuple[int, ...]) -> None:
+    def note_gone(self, event: RanksGone) -> None:
         """No rank lives, and this is all the evidence of their ends."""
-        self.ends, self.unkillable, self.gone = ends, unkillable, True
+        self.ends, self.unkillable, self.gone = event.ends, event.unkillable, True
+        self.learned = event.learned
 
     def fault(self, host: str) -> OwnFault | None:
         """The first fault of its own that this node shows; what we stopped has none."""
         if self.keeper_lost:
             return OwnFault(FaultKind.KEEPER_LOST, node_fault(FaultKind.KEEPER_LOST, host, ""))
         for end in self.ends:
-            if end.kind is None or end.kind is FaultKind.STOPPED_BY_US:
+            if end.kind is None or end.kind in (FaultKind.STOPPED_BY_US, FaultKind.HANG):
                 continue
             if end.kind.is_membership:
                 return OwnFault(end.kind, node_fault(end.kind, host, end.detail))
-            return OwnFault(end.kind, f"rank {end.rank} on {host} {rank_ended(end)}", end)
+            return OwnFault(end.kind, f"rank {end.rank} on {host} {rank_ended(end)}", end, end.rank)
+        if self.hung is not None:
+            return OwnFault(
+                FaultKind.HANG, f"rank {self.hung.rank} on {host} {self.hung.sentence}", rank=self.hung.rank
+            )
         if self.gone and not self.finished and not self.stopping:
             return OwnFault(FaultKind.START_FAILED, node_fault(FaultKind.START_FAILED, host, ""))
         return None

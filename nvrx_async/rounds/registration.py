@@ -21,7 +21,7 @@ from nvrx_async.etcd.types import (
 )
 from nvrx_async.job.codec import encode
 from nvrx_async.job.keys import AttemptKeys, current
-from nvrx_async.job.records import Done, Fault, Interrupt, Join, Node, Outcome
+from nvrx_async.job.records import Done, Fault, Interrupt, Join, Node, Outcome, Stop, StopVote
 from nvrx_async.rounds.mirror import Mirror
 
 
@@ -72,6 +72,17 @@ class Registration:
             then=(put, join) if join else (put,),
         )
 
+    def stop(self, number: int, reason: str) -> Txn:
+        """The wish that all ranks stop; several may have it, that changes nothing."""
+        put = Put(self.keys.stop(number), encode(Stop(self.node.node_id, reason)))
+        return self._txn(*self._goes_on(number), then=(put,))
+
+    def vote(self, number: int, step: int | None) -> Txn:
+        """How far this agent's ranks have come; they are held there."""
+        vote = StopVote(self.node.node_id, self.node.incarnation, step)
+        put = Put(self.keys.stop_vote(number, vote.node_id), encode(vote))
+        return self._txn(*self._goes_on(number), then=(put,))
+
     def departure(self) -> Txn:
         """This agent is gone, of its own will."""
         gone = (Scope(self.key), Scope(self.keys.election(self.lease)))
@@ -95,6 +106,9 @@ class Registration:
     @property
     def _round_as_seen(self) -> ModifiedAt:
         return ModifiedAt(self.keys.round, self.mirror.revision(self.keys.round))
+
+    def _goes_on(self, number: int) -> tuple[Compare, ...]:
+        return (self._round_as_seen, CreatedAt(self.keys.interrupt(number), 0))
 
     def _txn(self, *when: Compare, then: tuple[Operation, ...]) -> Txn:
         return Txn((self._attempt_as_seen, CreatedAt(self.key, self.revision), *when), then)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nvrx_async.faults import fingerprint, missed_ranks, peer
+from nvrx_async.faults import Blame, culprit, fingerprint, missed_ranks, peer, state_from
 from nvrx_async.job.records import EndedBy, Fault, FaultKind, Interrupt, RankEnd, Root, Seat
 from nvrx_async.rounds.sentences import first_line, node_fault, rank_ended
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _ORDER = {kind: place for place, kind in enumerate(FaultKind)}
 _VICTIMS = frozenset({FaultKind.TIMEOUT, FaultKind.CONNECTION_LOST, FaultKind.STOPPED_BY_US})
+_JUDGED_TOGETHER = frozenset({FaultKind.COLLECTIVE_MISSED, FaultKind.HANG})
 _COMPLAINTS = frozenset({FaultKind.COLLECTIVE_MISSED, FaultKind.TIMEOUT, FaultKind.CONNECTION_LOST})
 _SENTENCE_CHARS = 400
 _LEAD_LINES = 3
@@ -82,10 +83,14 @@ def find_root(
         *_of_nodes(faults, missing, interrupt, seats),
         *_unseen(faults, interrupt, seats),
         *_absent(victims, ends, seats),
+        *_hung(ends),
         *(_left_early(ends, done, seats) if victims or _says(interrupt, FaultKind.EARLY_EXIT) else ()),
     ]
     if candidates:
         return _blamed(min(candidates, key=_Candidate.key))
+    blame = _blame_for_hang(ends)
+    if blame is not None:
+        return Root(FaultKind.HANG, _shortened(blame.sentence), culprit=False)
     if victims:
         return _nobody(victims, ends, seats, addresses or {})
     return _unexplained(ends, interrupt)
@@ -95,7 +100,7 @@ def _own(ends: Sequence[_Seen], faults: Mapping[str, Fault]) -> Iterator[_Candid
     """Ranks that ended by something of their own."""
     for seen in ends:
         kind = seen.end.kind
-        if kind is None or kind in _VICTIMS or kind is FaultKind.COLLECTIVE_MISSED:
+        if kind is None or kind in _VICTIMS or kind in _JUDGED_TOGETHER:
             continue
         if kind is FaultKind.SIGNAL and _taken_along(seen, faults[seen.node_id]):
             continue
@@ -169,6 +174,24 @@ def _absent(victims: Sequence[_Seen], ends: Sequence[_Seen], seats: Sequence[Sea
                 f"rank {rank} on {host} did not enter a collective in which {seen.name} waited for it{gone}"
             )
             yield _Candidate(FaultKind.COLLECTIVE_MISSED, node_id, host, sentence, end, rank)
+
+
+def _hung(ends: Sequence[_Seen]) -> Iterator[_Candidate]:
+    """The rank that a hang is to be blamed on, from what all ranks were doing."""
+    blame = _blame_for_hang(ends)
+    if blame is None or blame.rank is None:
+        return
+    for seen in ends:
+        if seen.end.rank == blame.rank:
+            yield _Candidate(FaultKind.HANG, seen.node_id, seen.host, blame.sentence, seen.end)
+
+
+def _blame_for_hang(ends: Sequence[_Seen]) -> Blame | None:
+    """None where no rank hung."""
+    if not any(seen.end.kind is FaultKind.HANG for seen in ends):
+        return None
+    states = [state_from(seen.end.rank, seen.host, seen.end.extra) for seen in ends]
+    return culprit([state for state in states if state is not None])
 
 
 def _left_early(ends: Sequence[_Seen], done: Collection[str], seats: Sequence[Seat]) -> Iterator[_Candidate]:

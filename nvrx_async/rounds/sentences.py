@@ -10,6 +10,7 @@ def rank_ended(end: RankEnd) -> str:
     """How a rank ended, behind its name: `raised ValueError: bad shard (train.py:41)`."""
     detail = f": {end.detail}" if end.detail else ""
     by_kind = {
+        FaultKind.HANG: f"hung{detail}",
         FaultKind.HARDWARE: f"met a hardware fault{detail}",
         FaultKind.OUT_OF_MEMORY: "was killed by the kernel, out of memory",
         FaultKind.FENCED: "was killed by its keeper, since its node could not renew its lease in time",

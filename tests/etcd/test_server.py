@@ -52,6 +52,13 @@ async def test_the_wheels_binary_runs_too():
         assert server.version.startswith("3.5")
 
 
+async def test_settings_of_another_etcd_in_the_environment_do_not_count(monkeypatch):
+    monkeypatch.setenv("ETCD_NAME", "theirs")  # etcd refuses a flag that the environment gives too
+    monkeypatch.setenv("ETCD_QUOTA_BACKEND_BYTES", "nonsense")
+    async with EmbeddedServer() as server, EtcdClient(config(server)) as client:
+        assert (await client.status()).version == server.version
+
+
 @pytest.mark.parametrize("host", ["::1", "localhost", socket.gethostname()])
 async def test_other_hosts_that_are_this_machine(host):
     try:

@@ -22,6 +22,7 @@ from nvrx_launcher.clock import boottime_s
 from nvrx_launcher.config import ProgramKind, WorkersConfig
 from nvrx_launcher.countdown import Countdown
 from nvrx_launcher.output import Output
+from nvrx_launcher.rank_watch import RankWatch
 from nvrx_launcher.ranks import NodeRanks
 from nvrx_launcher.screen import Screen, call_in
 from nvrx_launcher.warm import WarmCrew
@@ -62,6 +63,7 @@ class Bench:
             output=Output(screen, self.out, self.err, boottime_s),
             warn=self.warnings.append,
             countdown=Countdown(self.warnings.append),
+            watch=RankWatch(None, lease_ttl_s=6, warn=self.warnings.append),
             keep=lambda number, end: self.kept.append((number, end)),
             crew=WarmCrew(workers, os.environ, say=self.warnings.append, explain=self.sentences.append),
         )

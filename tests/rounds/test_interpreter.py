@@ -193,6 +193,12 @@ async def test_scopes_are_followed_and_news_reach_mirror_and_machines():
     assert stage.mirror.get(KEYS.round).value == b"{}"
 
 
+async def test_news_after_the_end_of_a_life_find_nobody_and_do_no_harm():
+    stage = Stage(Script(until=lambda seen: True))
+    assert await stage.run() == Finish(0, "seen")
+    stage.interpreter.tell(Tick())  # a renewal that was answered, a keeper that died between two lives
+
+
 async def test_a_commit_is_answered_to_its_machine_only_and_known_to_the_mirror_before():
     known = []
     first = Script(saying(Commit("tag", (PUT, PUT))), until=after(Committed))

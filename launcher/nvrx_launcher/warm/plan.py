@@ -28,7 +28,9 @@ LATER = frozenset(
         "TORCHELASTIC_ERROR_FILE",
         "NVRX_ATTEMPT",
         "NVRX_NODE_ID",
+        "NVRX_RANK_PAGE",
         "NVRX_ROUND",
+        "NVRX_STACKS_FILE",
         "TRACEPARENT",
     }
 )

@@ -1,0 +1,227 @@
+"""Which rank a hang is to be blamed on: pure, over what every rank of the job was doing when it was found.
+
+In a synchronous training one rank that does not come makes all others wait, and all are late at the same
+moment. So the culprit is the one that does *not* wait: stopped by a signal, never connected, in a part of the
+work of its own, or at another place than all others. Where nobody stands out, nobody is named.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+HANG = "hang"
+"""Key of `RankEnd.extra` that holds a rank's state as `as_extra` writes it."""
+
+_OUTLIERS_FROM = 3
+_DEEPEST = 6
+_SAME_STALL = 0.5
+_WAITING_FILES = ("/torch/distributed/", "/torch/nn/parallel/distributed.py")
+_NOT_WAITING_FILES = ("/torch/distributed/checkpoint/",)
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/nvrx_async/ranklink/", "<frozen ")
+_WAITING_FUNCTIONS = frozenset({"_engine_run_backward"})
+"""DistributedDataParallel waits for its peers in C++ below this function of torch/autograd/graph.py."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One line of a Python stack."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file.rpartition('/')[2]}:{self.line} in {self.function}"
+
+
+@dataclass(frozen=True, slots=True)
+class RankState:
+    """What a rank was doing when a hang was found.
+
+    `hung`: it was late itself. `hello`, `done`: it had connected, it had said that training is over. `step`: last
+    it reported. `section`: its innermost open section but "step", and for how long. `silent_s`: since its last
+    report. `state`: letter of proc_pid_stat(5) of its main thread. `frames`: Python stack of its training thread,
+    innermost first; empty if none could be had.
+    """
+
+    rank: int
+    host: str = ""
+    hung: bool = False
+    hello: bool = False
+    done: bool = False
+    ended: bool = False
+    step: int | None = None
+    section: str | None = None
+    section_s: float = 0.0
+    silent_s: float = 0.0
+    state: str = ""
+    frames: tuple[Frame, ...] = ()
+
+    @property
+    def waits(self) -> bool:
+        """Its training thread is inside torch's collectives or its store."""
+        return bool(self.frames) and waits_for_peers(self.frames)
+
+    @property
+    def place(self) -> str:
+        """The line of the script that it is at, for people and for comparing ranks."""
+        own = next((one for one in self.frames if not any(part in one.file for part in _LIBRARIES)), None)
+        return str(own or (self.frames[0] if self.frames else ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """Who is blamed, None for nobody, and why in a sentence."""
+
+    rank: int | None
+    sentence: str
+
+
+def waits_for_peers(frames: Sequence[Frame]) -> bool:
+    """Whether the innermost Python frame belongs to torch's distributed package, or runs DDP's backward."""
+    innermost = frames[0]
+    if innermost.function in _WAITING_FUNCTIONS:
+        return True
+    file = innermost.file
+    return any(part in file for part in _WAITING_FILES) and not any(
+        part in file for part in _NOT_WAITING_FILES
+    )
+
+
+def as_extra(state: RankState) -> dict[str, Any]:
+    """The state as it is kept beside a rank's end; rank and host stand there already."""
+    return {
+        "hung": state.hung,
+        "hello": state.hello,
+        "done": state.done,
+        "ended": state.ended,
+        "step": state.step,
+        "section": state.section,
+        "section_s": round(state.section_s, 3),
+        "silent_s": round(state.silent_s, 3),
+        "state": state.state,
+        "frames": [[one.file, one.line, one.function] for one in state.frames[:_DEEPEST]],
+    }
+
+
+def from_extra(rank: int, host: str, extra: Mapping[str, Any]) -> RankState | None:
+    """The state that was kept beside a rank's end, None if there is none that can be read."""
+    raw = extra.get(HANG)
+    if not isinstance(raw, Mapping):
+        return None
+    frames = raw.get("frames") or ()
+    step, section = raw.get("step"), raw.get("section")
+    return RankState(
+        rank=rank,
+        host=host,
+        hung=bool(raw.get("hung")),
+        hello=bool(raw.get("hello")),
+        done=bool(raw.get("done")),
+        ended=bool(raw.get("ended")),
+        step=step if isinstance(step, int) else None,
+        section=section if isinstance(section, str) else None,
+        section_s=_number(raw.get("section_s")),
+        silent_s=_number(raw.get("silent_s")),
+        state=str(raw.get("state", "")),
+        frames=tuple(Frame(str(one[0]), int(one[1]), str(one[2])) for one in frames if _is_frame(one)),
+    )
+
+
+def culprit(states: Sequence[RankState]) -> Blame:
+    """Name the rank that a hang is to be blamed on, by the strongest sign that singles one out."""
+    alive = [one for one in states if not one.ended]
+    if not alive:
+        return Blame(None, "all ranks had ended")
+    waiting = [one for one in alive if one.waits]
+    connected = any(one.hello for one in states)
+    signs = (
+        ([one for one in alive if one.state in ("T", "t")], "is stopped by a signal (state T)"),
+        ([one for one in alive if connected and not one.hello], "never connected: it hangs in its start"),
+        ([one for one in alive if one.done and not one.waits], "said that training is done and does not end"),
+    )
+    for found, what in signs:
+        if found:
+            return _blame(found, what, states)
+    stalled = _stalled(alive)
+    busy = [one for one in stalled if not one.waits and (one.frames or one.section or not waiting)]
+    if waiting and busy:
+        return _blame([_least(busy)], _doing(_least(busy)), states)
+    apart = _outlier(stalled)
+    if apart is not None:
+        return _blame([apart], f"{_doing(apart)}, apart from all others", states)
+    if len(stalled) < len(alive):
+        return _blame(stalled, f"{_doing(stalled[0])}, the others get on", states)
+    if len(alive) == 1:
+        return _blame(alive, _doing(alive[0]), states)
+    places = Counter(one.place for one in alive if one.place)
+    where = f" at {places.most_common(1)[0][0]}" if places else ""
+    return Blame(None, f"{len(alive)} ranks make no progress{where}, and none stands out")
+
+
+def _blame(found: Sequence[RankState], what: str, states: Sequence[RankState]) -> Blame:
+    one = found[0]
+    others = [other for other in states if other.rank != one.rank and other.waits]
+    wait = f" while {_count(others)}" if others else ""
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    step = f", last at step {one.step}" if one.step is not None else ""
+    return Blame(one.rank, f"rank {one.rank} on {one.host}{more} {what}{step}{wait}")
+
+
+def _doing(one: RankState) -> str:
+    if one.section is not None:
+        at = f", at {one.place}" if one.place else ""
+        return f"has been in section {one.section} for {_long(one.section_s)}{at}"
+    if one.waits:
+        return f"waits at {one.place}"
+    if one.place:
+        return f"is at {one.place}"
+    return f"has reported nothing for {_long(one.silent_s)}"
+
+
+def _least(ranks: Sequence[RankState]) -> RankState:
+    """The one furthest behind."""
+    return min(ranks, key=lambda one: (-1 if one.step is None else one.step, one.rank))
+
+
+def _stalled(alive: Sequence[RankState]) -> Sequence[RankState]:
+    """Those that have been silent about as long as the ones found hung: deadlines of one stall differ a little."""
+    longest_s = max((one.silent_s for one in alive if one.hung), default=0.0)
+    found = [one for one in alive if one.hung or (longest_s > 0 and one.silent_s >= longest_s * _SAME_STALL)]
+    return found or alive
+
+
+def _outlier(ranks: Sequence[RankState]) -> RankState | None:
+    """The one rank at another step, or at another place of the script, than all the others."""
+    if len(ranks) < _OUTLIERS_FROM:
+        steps = sorted({one.step for one in ranks if one.step is not None})
+        behind = [one for one in ranks if one.step == steps[0]] if len(steps) > 1 else []
+        return behind[0] if len(behind) == 1 else None
+    keys: tuple[list[int | str | None], ...] = ([one.step for one in ranks], [one.place for one in ranks])
+    for key in keys:
+        counts = Counter(key)
+        single = [value for value, count in counts.items() if count == 1]
+        if len(counts) == 2 and len(single) == 1:  # noqa: PLR2004 - the one and all the others
+            return ranks[key.index(single[0])]
+    return None
+
+
+def _count(others: Sequence[RankState]) -> str:
+    if len(others) == 1:
+        return f"rank {others[0].rank} waits for it"
+    return f"{len(others)} ranks wait for it"
+
+
+def _long(seconds: float) -> str:
+    minute = 60
+    return f"{seconds:.1f} s" if seconds < 2 * minute else f"{seconds / minute:.0f} min"
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _is_frame(raw: object) -> bool:
+    return isinstance(raw, list | tuple) and len(raw) == 3 and isinstance(raw[1], int)  # noqa: PLR2004 - file, line, function

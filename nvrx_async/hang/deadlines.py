@@ -1,0 +1,112 @@
+"""When a rank is late, by what it reported itself. Pure; moments are seconds of CLOCK_MONOTONIC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from nvrx_async.hang.computed import REPORTS, section_key
+from nvrx_async.hang.policy import HangPolicy
+from nvrx_async.ranklink.page import PageView, SectionView
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A moment at which a rank is late. `subject` names what for, `since_s` when that began.
+
+    `learned`: by experience only, so a rank that visibly works is not hung by it.
+    """
+
+    at_s: float
+    since_s: float
+    limit_s: float
+    subject: str
+    sentence: str
+    learned: bool = False
+
+
+def deadlines(
+    page: PageView,
+    *,
+    started_s: float,
+    expected: bool,
+    limits: Mapping[str, float],
+    policy: HangPolicy,
+    not_before_s: float,
+) -> tuple[Deadline, ...]:
+    """All deadlines of a rank; none if it never reported and need not.
+
+    Args:
+        page: what it reported.
+        started_s: when its process began.
+        expected: it is known that ranks of this job report.
+        limits: learned limits in seconds.
+        policy: how patient we are.
+        not_before_s: everything counts from this moment at the earliest (a pause of the whole machine).
+    """
+    found = tuple(_all(page, limits, policy, started_s=started_s, expected=expected))
+    return tuple(one if one.since_s >= not_before_s else _from(one, not_before_s) for one in found)
+
+
+def _from(one: Deadline, moment_s: float) -> Deadline:
+    later_s = max(one.at_s, moment_s + one.limit_s)
+    return Deadline(later_s, one.since_s, one.limit_s, one.subject, one.sentence, one.learned)
+
+
+def _all(
+    page: PageView, limits: Mapping[str, float], policy: HangPolicy, *, started_s: float, expected: bool
+) -> Iterator[Deadline]:
+    if page.done_s is not None:
+        yield _hard(page.done_s, policy.startup_s, "end", "said that training is done and does not end")
+        return
+    for section in page.sections:
+        yield from _of_section(section, page.at_s, limits, policy)
+    spoken = page.principal
+    if spoken is None:
+        if expected and not page.sections:
+            what = "said hello and reported nothing more" if page.is_ready else "has not said hello"
+            yield _hard(started_s, policy.startup_s, "start", what)
+        return
+    if spoken.open_sections == 0:
+        at = (
+            f"its last report was at step {spoken.step}"
+            if spoken.step is not None
+            else "it did report before"
+        )
+        what = f"reported nothing more ({at})"
+        yield _hard(spoken.last_s, policy.timeout_s, REPORTS, what)
+        yield from _by_experience(spoken.last_s, REPORTS, what, limits, policy)
+
+
+def _of_section(
+    section: SectionView, now_s: float, limits: Mapping[str, float], policy: HangPolicy
+) -> Iterator[Deadline]:
+    """Deadlines of an open section. One that is interrupted by an inner one is late only if it was before."""
+    key, what = section_key(section.name), f"is still in section {section.name}"
+    # As if all the time in it had been one piece that goes on until now.
+    since_s = now_s - section.own_s
+    subject = f"{key}@{section.start_s:.3f}"
+    limit_s = policy.timeout_s if section.limit_s is None else section.limit_s
+    if section.runs or section.own_s >= limit_s:
+        yield _hard(since_s, limit_s, subject, what)
+        if section.limit_s is None:
+            yield from _by_experience(since_s, key, what, limits, policy, subject=subject)
+
+
+def _hard(since_s: float, limit_s: float, subject: str, sentence: str) -> Deadline:
+    return Deadline(since_s + limit_s, since_s, limit_s, subject, sentence)
+
+
+def _by_experience(
+    since_s: float,
+    key: str,
+    sentence: str,
+    limits: Mapping[str, float],
+    policy: HangPolicy,
+    *,
+    subject: str | None = None,
+) -> Iterator[Deadline]:
+    """The learned deadline, where it comes before the time-out."""
+    known_s = limits.get(key)
+    if known_s is not None and (limit_s := max(known_s, policy.floor_s)) < policy.timeout_s:
+        yield Deadline(since_s + limit_s, since_s, limit_s, subject or key, sentence, learned=True)

@@ -1,0 +1,55 @@
+"""How far an agreed stop has come: as the round carries it, and what the coordinator makes of the votes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from nvrx_async.job.records import STOP, Round, Seat, Stop, StopPhase, StopVote
+
+
+def stop_as_extra(stop: Stop) -> dict[str, Any]:
+    """The stop as a round carries it."""
+    return {"by": stop.by, "reason": stop.reason, "phase": stop.phase.value, "step": stop.step}
+
+
+def stop_in(extra: Mapping[str, Any]) -> Stop | None:
+    """The stop that a round carries, None if there is none that can be read."""
+    raw = extra.get(STOP)
+    if not isinstance(raw, Mapping) or raw.get("phase") not in {phase.value for phase in StopPhase}:
+        return None
+    step = raw.get("step", -1)
+    return Stop(
+        str(raw.get("by", "")),
+        str(raw.get("reason", "")),
+        StopPhase(raw["phase"]),
+        step if isinstance(step, int) else -1,
+    )
+
+
+def next_stop(
+    now_round: Round,
+    wish: Stop | None,
+    votes: Mapping[str, StopVote],
+    seats: Sequence[Seat],
+    done: Collection[str],
+) -> Stop | None:
+    """What the coordinator tells next of a stop: that it is wished, then the answer; None if there is nothing new."""
+    stop = stop_in(now_round.extra)
+    if stop is None:
+        return wish
+    if stop.phase is not StopPhase.ASKED:
+        return None
+    steps: list[int | None] = []
+    for seat in seats:
+        if seat.node_id in done:
+            continue
+        vote = votes.get(seat.node_id)
+        if vote is None or vote.incarnation != seat.incarnation:
+            return None
+        steps.append(vote.step)
+    known = [step for step in steps if step is not None]
+    if not known or len(known) < len(steps):
+        return replace(stop, phase=StopPhase.REFUSED)
+    return replace(stop, phase=StopPhase.AGREED, step=max(known) + 1)

@@ -1,0 +1,107 @@
+"""Who is blamed for a hang, from what all ranks were doing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from nvrx_async.faults.culprit import Frame, RankState, as_extra, culprit, from_extra, waits_for_peers
+
+TORCH = "/venv/lib/python3.11/site-packages/torch"
+ALL_REDUCE = Frame(f"{TORCH}/distributed/distributed_c10d.py", 3050, "all_reduce")
+LOGGED = Frame(f"{TORCH}/distributed/c10d_logger.py", 83, "wrapper")
+DDP = Frame(f"{TORCH}/autograd/graph.py", 865, "_engine_run_backward")
+TRAIN = Frame("/home/u/train.py", 40, "step")
+LOAD = Frame("/home/u/data.py", 7, "read")
+
+WAITS = (ALL_REDUCE, LOGGED, TRAIN)
+
+
+def rank(number: int, *frames: Frame, **changed) -> RankState:
+    known = {"host": f"h{number // 2}", "hung": True, "hello": True, "step": 9, "state": "S"}
+    return RankState(number, frames=frames, **{**known, **changed})
+
+
+def test_who_does_not_wait_is_blamed():
+    blame = culprit([rank(0, *WAITS), rank(1, LOAD, TRAIN), rank(2, DDP, TRAIN), rank(3, *WAITS)])
+    assert blame.rank == 1
+    assert "rank 1 on h0 is at data.py:7 in read, last at step 9 while 3 ranks wait for it" in blame.sentence
+
+
+def test_a_slow_section_is_named_with_its_time():
+    slow = rank(0, Frame("/x/save.py", 1, "save"), section="save", section_s=1200.0)
+    blame = culprit([slow, *(rank(n, *WAITS) for n in range(1, 8))])
+    assert blame.rank == 0
+    assert "has been in section save for 20 min" in blame.sentence
+    assert "7 ranks wait for it" in blame.sentence
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"state": "T"}, "stopped by a signal"),
+        ({"hello": False}, "never connected"),
+        ({"done": True}, "training is done"),
+    ],
+)
+def test_signs_that_need_no_stack(changed, why):
+    states = [rank(n, *WAITS) for n in range(4)]
+    states[2] = replace(rank(2), **changed)
+    blame = culprit(states)
+    assert blame.rank == 2
+    assert why in blame.sentence
+
+
+def test_the_one_at_another_step_is_blamed_when_all_wait():
+    states = [rank(n, *WAITS, step=9) for n in range(4)]
+    states[3] = rank(3, *WAITS, step=10)
+    assert culprit(states).rank == 3
+
+
+def test_the_one_at_another_line_is_blamed_when_all_wait():
+    states = [rank(n, *WAITS) for n in range(4)]
+    states[1] = rank(1, ALL_REDUCE, Frame("/home/u/train.py", 77, "evaluate"))
+    assert culprit(states).rank == 1
+
+
+def test_nobody_is_blamed_where_nobody_stands_out():
+    blame = culprit([rank(n, *WAITS) for n in range(4)])
+    assert blame.rank is None
+    assert "none stands out" in blame.sentence
+    assert culprit([rank(0, *WAITS), rank(1, ALL_REDUCE, LOAD)]).rank is None
+
+
+def test_a_hung_rank_without_a_stack_is_blamed_when_the_others_get_on():
+    others = [rank(n, TRAIN, hung=False, silent_s=0.1) for n in (0, 2, 3)]
+    assert culprit([rank(1, silent_s=9.0), *others]).rank == 1
+
+
+def test_ranks_of_the_same_stall_are_compared_though_their_deadlines_have_not_passed_yet():
+    """Two agents look at moments of their own: rank 3 is not late yet by its own account."""
+    come = Frame("/home/u/train.py", 46, "all_come")
+    states = [rank(n, come, silent_s=2.0, hung=n < 3) for n in range(4)]
+    states[1] = rank(1, LOAD, TRAIN, silent_s=2.0)
+    assert culprit(states).rank == 1
+
+
+def test_ranks_that_have_ended_are_not_blamed():
+    states = [replace(rank(n), ended=True, state="") for n in (0, 1)]
+    assert culprit([*states, rank(2, TRAIN)]).rank == 2
+    assert culprit(states).rank is None
+
+
+def test_saving_a_distributed_checkpoint_is_no_waiting():
+    assert not waits_for_peers([Frame(f"{TORCH}/distributed/checkpoint/filesystem.py", 1, "write_data")])
+    assert waits_for_peers([ALL_REDUCE])
+
+
+def test_a_state_travels_with_the_rank():
+    state = rank(3, *WAITS, section="save", section_s=1.5)
+    assert from_extra(3, "h1", {"hang": as_extra(state)}) == state
+
+
+@pytest.mark.parametrize("extra", [{}, {"hang": 3}, {"hang": {"frames": [1, ["a"]], "step": "x"}}])
+def test_what_cannot_be_read_is_nothing(extra):
+    state = from_extra(0, "h", extra)
+    assert state is None or (state.frames == () and state.step is None)

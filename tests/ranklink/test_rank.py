@@ -1,0 +1,320 @@
+"""The rank's side: what lands on the page, and that nothing it does can hurt the training."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+import nvrx_async
+from nvrx_async.ranklink.messages import PAGE_VARIABLE, SOCKET_VARIABLE, STACKS_VARIABLE
+from nvrx_async.ranklink.page import H_STOP, SIZE_BYTES, STOP_HOLD, Page, PageView
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
+    """A page that `connect` finds; no agent listens."""
+    page = Page.create(5, 3)
+    monkeypatch.setenv(PAGE_VARIABLE, page.path)
+    monkeypatch.setenv(SOCKET_VARIABLE, str(tmp_path / "nobody.sock"))
+    monkeypatch.delenv(STACKS_VARIABLE, raising=False)
+    for name, value in (("RANK", "3"), ("WORLD_SIZE", "8"), ("NVRX_ROUND", "5")):
+        monkeypatch.setenv(name, value)
+    yield page
+    page.close()
+
+
+def seen(page: Page) -> PageView:
+    return page.view(time.monotonic_ns())
+
+
+def test_hello_place_and_end(page):
+    assert not seen(page).is_ready
+    with nvrx_async.connect() as rank:
+        assert (rank.rank, rank.world_size, rank.round) == (3, 8, 5)
+        view = seen(page)
+        assert view.pid == os.getpid()
+        assert view.is_ready
+        assert view.done_s is None
+        assert view.principal is None
+    assert seen(page).done_s is not None
+
+
+def test_heartbeats_and_steps_of_the_training_thread(page):
+    with nvrx_async.connect() as rank:
+        rank.heartbeat()
+        rank.progress(step=41)
+        principal = seen(page).principal
+        assert principal is not None
+        assert principal.reports == 2
+        assert principal.step == 41
+        assert time.monotonic() - principal.last_s < 5
+
+
+def test_the_first_gap_is_not_what_limits_are_learned_from(page):
+    with nvrx_async.connect() as rank:
+        rank.heartbeat()
+        time.sleep(0.05)
+        rank.heartbeat()
+        rank.heartbeat()
+        assert seen(page).principal.gap_s < 0.04
+        time.sleep(0.05)
+        rank.heartbeat()
+        assert seen(page).principal.gap_s >= 0.05
+
+
+def test_sections_inside_each_other_each_have_their_own_time(page):
+    with nvrx_async.connect() as rank, rank.section("step"):
+        time.sleep(0.02)
+        with rank.section("save", limit_s=7.5):
+            time.sleep(0.03)
+            outer, inner = sorted(seen(page).sections, key=lambda one: one.start_s)
+            assert (outer.name, outer.runs, outer.limit_s) == ("step", False, None)
+            assert (inner.name, inner.runs, inner.limit_s) == ("save", True, 7.5)
+            assert 0.02 <= outer.own_s < 0.045
+            assert inner.own_s >= 0.03
+        (outer,) = seen(page).sections
+        assert outer.runs
+    view = seen(page)
+    assert not view.sections
+    assert {(one.name, one.seen) for one in view.names} == {("step", 1), ("save", 1)}
+
+
+def test_time_in_sections_is_no_gap_between_reports(page):
+    with nvrx_async.connect() as rank:
+        for _ in range(3):
+            rank.heartbeat()
+        with rank.section("save"):
+            time.sleep(0.05)
+        rank.heartbeat()
+        assert seen(page).principal.gap_s < 0.04
+
+
+async def test_overlapping_sections_of_tasks(page):
+    async with nvrx_async.connect() as rank:
+        entered = asyncio.Event()
+
+        async def other() -> None:
+            with rank.section("load"):
+                entered.set()
+                await asyncio.sleep(0.02)
+
+        task = asyncio.create_task(other())
+        with rank.section("step"):
+            await entered.wait()
+            assert {(one.name, one.runs) for one in seen(page).sections} == {("step", True), ("load", True)}
+            await task
+        assert not seen(page).sections
+
+
+async def test_steps_report_beat_and_are_sections(page):
+    async with nvrx_async.connect() as rank:
+        found = []
+        async for step in rank.steps(7, start=4):
+            found.append(step)
+            (section,) = seen(page).sections
+            assert section.name == "step"
+            assert seen(page).step == step
+        assert found == [4, 5, 6]
+        assert not seen(page).sections
+
+
+def raise_in(steps: Iterable[int]) -> None:
+    for _ in steps:
+        raise ValueError("training")
+
+
+def test_a_loop_that_is_left_early_leaves_no_open_step(page):
+    with nvrx_async.connect() as rank:
+        for step in rank.steps(10):
+            if step == 3:
+                break
+        assert not seen(page).sections
+        with pytest.raises(ValueError, match="training"):
+            raise_in(rank.steps(10))
+        assert not seen(page).sections
+
+
+def test_a_side_thread_speaks_for_itself(page):
+    with nvrx_async.connect() as rank:
+        rank.progress(step=1)
+        before = seen(page).principal
+        thread = threading.Thread(target=rank.heartbeat)
+        thread.start()
+        thread.join()
+        view = seen(page)
+        assert view.principal == before
+        assert len(view.threads) == 2
+
+
+def test_the_thread_that_trains_is_the_one_that_reports_steps(page):
+    with nvrx_async.connect() as rank:
+        thread = threading.Thread(target=lambda: rank.progress(step=9))
+        thread.start()
+        thread.join()
+        assert seen(page).principal.step == 9
+
+
+def test_a_forked_child_never_speaks_for_its_parent(page):
+    with nvrx_async.connect() as rank:
+        rank.progress(step=1)
+        before = seen(page)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                rank.progress(step=99)
+                with rank.section("child"):
+                    pass
+                rank.done()
+                os._exit(0 if not rank.should_stop(100) and not rank.connected else 2)
+            finally:
+                os._exit(3)
+        assert os.waitpid(pid, 0)[1] == 0
+        after = seen(page)
+        assert (after.threads, after.names, after.done_s) == (before.threads, before.names, None)
+        rank.progress(step=2)
+        assert seen(page).step == 2
+
+
+CHILD = """
+import nvrx_async
+with nvrx_async.connect() as rank:
+    rank.progress(step=99)
+    print(rank.connected)
+"""
+
+
+def test_a_spawned_helper_is_not_the_rank_while_the_rank_lives(page):
+    with nvrx_async.connect() as rank:
+        rank.progress(step=1)
+        said = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, check=True)
+        assert said.stdout.strip() == "False"
+        assert seen(page).step == 1
+
+
+def test_a_wrapper_may_start_the_rank(page):
+    said = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "True"
+    assert seen(page).step == 99
+
+
+def test_outside_of_the_launcher_everything_is_a_no_op_that_says_so_once():
+    program = """
+import nvrx_async
+for _ in range(2):
+    with nvrx_async.connect() as rank:
+        for step in rank.steps(3):
+            with rank.section("save"):
+                rank.heartbeat()
+            assert not rank.should_stop(step)
+        rank.ready()
+        rank.done()
+        print(rank.rank, rank.world_size, rank.round, rank.connected)
+"""
+    env = {
+        name: value for name, value in os.environ.items() if not name.startswith("NVRX_") or "TEST" in name
+    }
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=env
+    )
+    assert said.stdout.splitlines() == ["0 1 0 False"] * 2
+    assert said.stderr.count("not started by nvrx-launch") == 1
+
+
+def test_importing_the_package_loads_nothing_else():
+    program = "import sys; before = set(sys.modules); import nvrx_async; print(*(set(sys.modules) - before))"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert set(said.stdout.split()) <= {"nvrx_async", "__future__"}
+
+
+def test_connecting_loads_neither_asyncio_nor_grpc(page):
+    program = "import sys, nvrx_async\nwith nvrx_async.connect(): print(*sys.modules)"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not {"asyncio", "anyio", "grpc", "aetcd", "nvrx_async.etcd", "nvrx_launcher"} & set(
+        said.stdout.split()
+    )
+
+
+def test_a_page_of_another_version_is_told_and_left_alone(page, tmp_path, monkeypatch, capsys):
+    (tmp_path / "odd.page").write_bytes(bytes(SIZE_BYTES))
+    monkeypatch.setenv(PAGE_VARIABLE, str(tmp_path / "odd.page"))
+    with nvrx_async.connect() as rank:
+        rank.heartbeat()
+        assert not rank.connected
+    assert "another" in capsys.readouterr().err or not rank.connected
+
+
+def test_reports_after_the_end_go_nowhere(page):
+    with nvrx_async.connect() as rank:
+        rank.progress(step=1)
+    rank.progress(step=2)
+    assert seen(page).step == 1
+
+
+def test_should_stop_tells_the_agreed_step(page):
+    with nvrx_async.connect() as rank:
+        assert not rank.should_stop(10)
+        assert seen(page).asked_step == 10
+        page.words[H_STOP] = 12 + 1
+        assert not rank.should_stop(11)
+        assert rank.should_stop(12)
+        assert rank.should_stop(13)
+
+
+def test_a_hold_without_an_agent_to_ask_does_not_wait(page):
+    with nvrx_async.connect() as rank:
+        page.words[H_STOP] = STOP_HOLD
+        begun = time.monotonic()
+        assert not rank.should_stop(10)
+        assert time.monotonic() - begun < 5
+
+
+def test_more_threads_names_and_sections_than_there_are_places(page):
+    with nvrx_async.connect() as rank:
+        barrier = threading.Barrier(41)
+
+        def work(number: int) -> None:
+            barrier.wait()
+            with rank.section(f"section {number}"), rank.section("inner"):
+                rank.heartbeat()
+            barrier.wait()
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(40)]
+        for thread in threads:
+            thread.start()
+        barrier.wait()
+        barrier.wait()
+        for thread in threads:
+            thread.join()
+        assert not seen(page).sections
+        assert len(seen(page).names) <= 32
+
+
+def test_stacks_are_written_on_the_signal(page, tmp_path, monkeypatch):
+    monkeypatch.setenv(STACKS_VARIABLE, str(tmp_path / "stacks.txt"))
+    program = """
+import nvrx_async, os, time
+with nvrx_async.connect():
+    print("ready", flush=True)
+    def stuck_here():
+        time.sleep(60)
+    stuck_here()
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        view = seen(page)
+        os.kill(child.pid, view.stacks_signal)
+        end = time.monotonic() + 10
+        text = ""
+        while "stuck_here" not in text and time.monotonic() < end:
+            text = (tmp_path / "stacks.txt").read_text()
+        child.kill()
+    assert f"0x{view.main_ident:016x}" in text
