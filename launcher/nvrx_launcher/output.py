@@ -59,7 +59,7 @@ class Output:
         paths = {command.local_rank: (command.stdout_path, command.stderr_path) for command in commands}
         logs: dict[tuple[int, str], _Log] = {}
         for (name, stream), number in zip(_STREAMS.items(), (0, 1), strict=True):
-            filtered = self._filtered(Path(commands[0].stdout_path).parents[1], name, stream)
+            filtered = self._filtered(commands[0], name, stream)
             for local_rank, of_rank in paths.items():
                 shown = self._shown.has(local_rank, stream)
                 if shown or filtered is not None:
@@ -104,9 +104,12 @@ class Output:
         if self._printer is not None:
             self._printer.break_line()
 
-    def _filtered(self, folder: Path, name: str, stream: Stream) -> FilteredFile | None:
+    def _filtered(self, first: RankCommand, name: str, stream: Stream) -> FilteredFile | None:
+        """The filtered file of a stream, in the folder of the round; `first` is any rank of it."""
         words = self._shown.words(stream)
-        return FilteredFile(folder / f"filtered_{name}.log", words) if words else None
+        folder = Path(first.stdout_path).parents[1]
+        familiar = Path(first.familiar).parent if first.familiar is not None else None
+        return FilteredFile(folder / f"filtered_{name}.log", words, familiar) if words else None
 
     def _show(self, log: _Log | None) -> None:
         if log is None or self._printer is None:

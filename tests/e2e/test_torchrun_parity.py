@@ -111,9 +111,16 @@ def test_files(played: Played) -> None:
             continue
         here = {path.partition("/")[2]: text for path, text in ours.files.items()}
         for path, text in theirs.files.items():
-            assert here[path.partition("/")[2]] == text, f"{line.shown}: {path}"
+            written = here[path.partition("/")[2]]
+            if theirs.codes == (0,):  # else a rank may be stopped before it says anything
+                assert _plain(written) == _plain(text), f"{line.shown}: {path}"
             looked_at += 1
     assert looked_at >= 10
+
+
+def _plain(text: str) -> str:
+    """Without the ranks that stand before lines of a filtered file."""
+    return re.sub(r"^\[[^\]]+\][: ]", "", text, flags=re.MULTILINE)
 
 
 def test_the_table_of_options_is_current() -> None:
