@@ -62,6 +62,11 @@ class Theatre:
     def __init__(self, folder: Path, lines: Sequence[Line]) -> None:
         self._folder = folder
         self._lines = lines
+        # Where all are started: with a package that can be run as a module.
+        self._work = folder / "work"
+        (self._work / "package").mkdir(parents=True)
+        (self._work / "package" / "__init__.py").touch()
+        (self._work / "package" / "train.py").write_text(REPORT.read_text())
 
     def play(self) -> dict[Line, tuple[Result, Result]]:
         """The results of every line: torchrun's and ours. Both run at the same time."""
@@ -84,7 +89,7 @@ class Theatre:
         ]
         done = subprocess.run(
             [sys.executable, str(BATCH)], input=json.dumps(groups), capture_output=True, text=True,
-            timeout=LIMIT_S, check=False, cwd=self._work(),
+            timeout=LIMIT_S, check=False, cwd=self._work,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return [tuple(codes) for codes in json.loads(done.stdout.splitlines()[-1])]
@@ -98,7 +103,7 @@ class Theatre:
                 started.append(
                     subprocess.Popen(
                         command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
-                        env=environment, cwd=self._work(), start_new_session=True,
+                        env=environment, cwd=self._work, start_new_session=True,
                     )
                 )  # fmt: skip
         return tuple(process.wait(LIMIT_S) for process in started)
@@ -126,16 +131,7 @@ class Theatre:
     def _environment(self, line: Line) -> dict[str, str]:
         kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
         added = dict(pair.split("=") for pair in line.environment.split())
-        return {**kept, "TMPDIR": str(self._work()), **added}
-
-    def _work(self) -> Path:
-        """Where all are started: with a package that can be run as a module."""
-        work = self._folder / "work"
-        if not work.exists():
-            (work / "package").mkdir(parents=True)
-            (work / "package" / "__init__.py").touch()
-            (work / "package" / "train.py").write_text(REPORT.read_text())
-        return work
+        return {**kept, "TMPDIR": str(self._work), **added}
 
     def _place(self, tool: str, index: int) -> Path:
         return self._folder / tool / str(index)
