@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
@@ -57,33 +57,36 @@ RETRY_S = 0.5
 REVOKE_LIMIT_S = 1.0
 
 
-def run(config: LaunchConfig) -> int:
-    """Run this node's agent to its end; returns the exit code.
+def run(config: LaunchConfig, environment: Mapping[str, str]) -> int:
+    """Run this node's agent to its end; returns the exit code. `environment` is what ranks inherit.
 
     Raises:
         EtcdError: etcd cannot be reached or started.
         UsageError: this agent must not enter the job.
     """
-    return anyio.run(_main, config)
+    return anyio.run(_main, config, environment)
 
 
-async def _main(config: LaunchConfig) -> int:
+async def _main(config: LaunchConfig, environment: Mapping[str, str]) -> int:
     with Screen() as screen:
         output = Output(screen, sys.stdout.buffer, sys.stderr.buffer, boottime_s, config.logs.shown)
-        return await _Agent(config, screen, output).run()
+        return await _Agent(config, environment, screen, output).run()
 
 
 class _Agent:
     """What outlives a life: console, keeper, the connection to etcd, the person's wish to stop."""
 
-    def __init__(self, config: LaunchConfig, screen: Screen, output: Output) -> None:
+    def __init__(
+        self, config: LaunchConfig, environment: Mapping[str, str], screen: Screen, output: Output
+    ) -> None:
         self._config = config
+        self._environment = environment
         self._screen = screen
         self._console = Console(
             Story(config.run_id, config.job.max_restarts, str(config.logs.folder), boottime_s()),
             stream=sys.stderr,
             clock=now,
-            palette=palette_for(terminal=sys.stderr.isatty(), environment=os.environ),
+            palette=palette_for(terminal=sys.stderr.isatty(), environment=environment),
             summary_file=config.logs.summary,
             before_line=output.break_line,
         )
@@ -95,14 +98,14 @@ class _Agent:
         self._ranks = NodeRanks(
             workers=config.workers,
             tag=self._process.tag,
-            base_env=os.environ,
+            base_env=environment,
             cwd=str(Path.cwd()),
             output=output,
             warn=self._warn,
             watch=self._watch,
             countdown=self._countdown,
             keep=self._keep_end,
-            crew=WarmCrew(config.workers, os.environ, say=self._say, explain=self._explain),
+            crew=WarmCrew(config.workers, environment, say=self._say, explain=self._explain),
         )
         self._leave: LeaveRequested | None = None
         self._interpreter: Interpreter | None = None
@@ -136,7 +139,7 @@ class _Agent:
             reach(
                 self._config.etcd,
                 local_address=_own_address(self._config.node),
-                job_token=os.environ.get("NVRX_JOB_TOKEN"),
+                job_token=self._environment.get("NVRX_JOB_TOKEN"),
                 log_file=folder / "etcd.log",
                 say=self._say,
                 wait_s=min(WAIT_S, self._config.job.join_timeout_s),
@@ -343,7 +346,7 @@ class _Agent:
 
     def _reply(self, outcome: Outcome) -> None:
         """Where what started this agent reads how it failed, as it would of torchrun."""
-        path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+        path = self._environment.get("TORCHELASTIC_ERROR_FILE")
         if not path:
             return
         try:

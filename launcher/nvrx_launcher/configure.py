@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING
 
 from nvrx_async.hang.errors import PolicyError
@@ -65,7 +66,7 @@ def configure(
         etcd=etcd,
         node=_node(line, environment, slots),
         workers=_workers(line, environment, slots, notices),
-        logs=_logs(line, run_id, slots, notices),
+        logs=_logs(line, environment, run_id, slots, notices),
         hang=_hang(line),
         launch_id=_launch_id(environment),
         takeover=line.value("takeover"),
@@ -163,13 +164,17 @@ def _virtual(line: CommandLine, environment: Mapping[str, str], slots: int) -> b
     return True
 
 
-def _logs(line: CommandLine, run_id: str, slots: int, notices: list[str]) -> LogsConfig:
+def _logs(
+    line: CommandLine, environment: Mapping[str, str], run_id: str, slots: int, notices: list[str]
+) -> LogsConfig:
+    template = Template(environment.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", ""))
     shown = Shown(
         redirects=line.value("redirects"),
         tee=line.value("tee"),
         local_ranks=line.value("local_ranks_filter"),
         stdout_words=line.value("duplicate_stdout_filters"),
         stderr_words=line.value("duplicate_stderr_filters"),
+        prefix_template=template.safe_substitute(role_name=line.value("role")),
     )
     logs = LogsConfig((Path(line.value("log_dir")) / run_id).absolute(), shown)
     hidden = shown.hidden(slots)

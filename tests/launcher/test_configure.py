@@ -341,3 +341,10 @@ def test_hangs_are_looked_for_by_default_and_all_limits_derive_from_one():
 def test_limits_that_contradict_each_other(arguments, message):
     with pytest.raises(UsageError, match=message):
         config(arguments)
+
+
+def test_a_persons_own_prefix_knows_the_role():
+    shown = config(
+        "--role eval", TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE="[${role_name}${local_rank}]:"
+    ).logs.shown
+    assert shown.prefix(9, 1) == b"[eval1]:"
