@@ -14,7 +14,15 @@ from pathlib import Path
 
 import anyio
 
-from nvrx_async.etcd import EtcdClient, EtcdError, Feed, Session, UnavailableError, parse_endpoint
+from nvrx_async.etcd import (
+    EmbeddedServer,
+    EtcdClient,
+    EtcdError,
+    Feed,
+    Session,
+    UnavailableError,
+    parse_endpoint,
+)
 from nvrx_async.etcd.types import Deleted, Listing
 from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.job.records import Outcome, RankEnd
@@ -53,6 +61,7 @@ SERVER_LINGER_S = 10.0
 RETURN_LIMIT_S = 25.0
 """How long, beyond the outage limit, a new life is tried while etcd does not answer."""
 RETRY_S = 0.5
+ETCD_LOG = "etcd.log"
 REVOKE_LIMIT_S = 1.0
 
 
@@ -134,7 +143,7 @@ class _Agent:
                 self._config.etcd,
                 local_address=_own_address(self._config.node),
                 job_token=os.environ.get("NVRX_JOB_TOKEN"),
-                log_file=folder / "etcd.log",
+                log_file=folder / ETCD_LOG,
                 say=self._say,
                 wait_s=min(WAIT_S, self._config.job.join_timeout_s),
             ) as etcd,
@@ -143,6 +152,8 @@ class _Agent:
         ):
             self._say(f"job {self._config.run_id} on {socket.gethostname()}, {etcd.where}")
             services.start_soon(self._countdown.serve)
+            if etcd.server is not None:
+                services.start_soon(self._watch_server, etcd.server)
             await services.start(self._ranks.serve)
             if self._config.job.max_nodes > 1:
                 self._unreachable = unreachable(
@@ -271,6 +282,11 @@ class _Agent:
                         others.discard(item.key)
                     if not others:
                         return
+
+    async def _watch_server(self, server: EmbeddedServer) -> None:
+        await server.exited.wait()
+        log = self._config.logs.folder / ETCD_LOG
+        self._warn(f"the etcd started here ended early (status {server.exit_status}); its last words: {log}")
 
     # Signals ------------------------------------------------------------------------------------------
 
