@@ -218,6 +218,8 @@ class _Agent:
             self._interpreter = interpreter
             renewed(session.renewed_at_s)
             self._ranks.listen(interpreter.tell)
+            if self._leave is not None:  # it came when the life before had ended already
+                interpreter.tell(self._leave)
             try:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(_tell_when_lost, session, interpreter)
