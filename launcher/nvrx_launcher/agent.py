@@ -14,7 +14,15 @@ from pathlib import Path
 
 import anyio
 
-from nvrx_async.etcd import EtcdClient, EtcdError, Feed, Session, UnavailableError, parse_endpoint
+from nvrx_async.etcd import (
+    EmbeddedServer,
+    EtcdClient,
+    EtcdError,
+    Feed,
+    Session,
+    UnavailableError,
+    parse_endpoint,
+)
 from nvrx_async.etcd.types import Deleted, Listing
 from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.job.records import Outcome, RankEnd
@@ -54,6 +62,7 @@ SERVER_LINGER_S = 10.0
 RETURN_LIMIT_S = 25.0
 """How long, beyond the outage limit, a new life is tried while etcd does not answer."""
 RETRY_S = 0.5
+ETCD_LOG = "etcd.log"
 REVOKE_LIMIT_S = 1.0
 
 
@@ -139,8 +148,13 @@ class _Agent:
             reach(
                 self._config.etcd,
                 local_address=_own_address(self._config.node),
+<<<<<<< HEAD
                 job_token=self._environment.get("NVRX_JOB_TOKEN"),
                 log_file=folder / "etcd.log",
+=======
+                job_token=os.environ.get("NVRX_JOB_TOKEN"),
+                log_file=folder / ETCD_LOG,
+>>>>>>> review
                 say=self._say,
                 wait_s=min(WAIT_S, self._config.job.join_timeout_s),
             ) as etcd,
@@ -150,6 +164,8 @@ class _Agent:
             self._say(f"job {self._config.run_id} on {socket.gethostname()}, {etcd.where}")
             await services.start(self._watch.serve)
             services.start_soon(self._countdown.serve)
+            if etcd.server is not None:
+                services.start_soon(self._watch_server, etcd.server)
             await services.start(self._ranks.serve)
             if self._config.job.max_nodes > 1:
                 self._unreachable = unreachable(
@@ -215,6 +231,8 @@ class _Agent:
             self._interpreter = interpreter
             renewed(session.renewed_at_s)
             self._ranks.listen(interpreter.tell)
+            if self._leave is not None:  # it came when the life before had ended already
+                interpreter.tell(self._leave)
             try:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(_tell_when_lost, session, interpreter)
@@ -279,6 +297,11 @@ class _Agent:
                         others.discard(item.key)
                     if not others:
                         return
+
+    async def _watch_server(self, server: EmbeddedServer) -> None:
+        await server.exited.wait()
+        log = self._config.logs.folder / ETCD_LOG
+        self._warn(f"the etcd started here ended early (status {server.exit_status}); its last words: {log}")
 
     # Signals ------------------------------------------------------------------------------------------
 

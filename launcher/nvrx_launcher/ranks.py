@@ -31,6 +31,7 @@ from nvrx_launcher.clock import boottime_s, utc
 from nvrx_launcher.config import WorkersConfig
 from nvrx_launcher.countdown import Countdown
 from nvrx_launcher.errors import RequeueError
+from nvrx_launcher.keeper.errors import FrameError
 from nvrx_launcher.keeper_link import Keeper
 from nvrx_launcher.output import Output
 from nvrx_launcher.ports import ReservedPort, reserve_port
@@ -199,7 +200,13 @@ class NodeRanks:
             self._gone_unstarted(FaultKind.STOPPED_BY_US, "stopped before it was started")
             return
         self._output.expect(assignment, commands)
-        self._keeper.start_ranks(assignment.round, self._crew.dress(commands))
+        try:
+            self._keeper.start_ranks(assignment.round, self._crew.dress(commands))
+        except FrameError as error:
+            self._gone_unstarted(
+                FaultKind.START_FAILED, f"the environment of the ranks is too large: {error}"
+            )
+            return
         self._crew.runs(commands)
 
     def stop(self, number: int, *, grace: bool) -> None:

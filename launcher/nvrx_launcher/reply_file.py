@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nvrx_async.job.records import Outcome
 
 LIMIT_BYTES = 1 << 20
+MESSAGE_CHARS = 2000
 _TYPED = re.compile(r"(?P<type>[A-Za-z_][\w.]*): (?P<message>.*)", re.DOTALL)
 
 
@@ -28,7 +29,8 @@ def recorded_error(path: Path) -> PythonError | None:
     try:
         with path.open("rb") as file:
             written = json.loads(file.read(LIMIT_BYTES))
-    except (OSError, ValueError):  # no file in most cases; a torn one if the rank died while it wrote
+    # No file in most cases; a torn one if the rank died while it wrote; whatever else a rank may put there.
+    except (OSError, ValueError, RecursionError):
         return None
     message = written.get("message") if isinstance(written, dict) else None
     if isinstance(message, str):
@@ -44,6 +46,8 @@ def _error(message: str, callstack: str) -> PythonError | None:
     raised = last_exception(callstack)
     if raised is not None:
         return raised
+    # As long as one read from stderr at most: a report that etcd finds too large would never get there.
+    message = message if len(message) <= MESSAGE_CHARS else message[: MESSAGE_CHARS - 1] + "…"
     typed = _TYPED.fullmatch(message)
     if typed:
         return PythonError(typed["type"], typed["message"])

@@ -42,6 +42,16 @@ def test_a_killed_agent_takes_its_etcd_along(alone: Stage) -> None:
     assert not folder.exists()
 
 
+def test_the_early_end_of_an_etcd_that_an_agent_started_is_told(alone: Stage) -> None:
+    agent = alone.run("--standalone", *alone.ranks())
+    agent.says("round 0 runs")
+    (etcd,) = [pid for pid in agent.processes() if _etcd_folder(pid)]
+    os.kill(etcd, signal.SIGKILL)
+    agent.says(r"warning: the etcd started here ended early \(status -9\); its last words: \S+/etcd\.log")
+    agent.signal(signal.SIGTERM)
+    assert agent.ends() == 143, alone.told()
+
+
 def _etcd_folder(pid: int) -> Path | None:
     found = re.search(rb"--data-dir=([^\0]+)/data\0", Path(f"/proc/{pid}/cmdline").read_bytes())
     return Path(os.fsdecode(found[1])) if found else None

@@ -289,6 +289,15 @@ async def test_an_order_for_a_keeper_that_is_gone_starts_nothing(bench):
         assert not one.all(RankEnded)
 
 
+async def test_an_environment_that_no_order_can_carry_is_a_failed_start(bench, monkeypatch):
+    async with bench("exit 0") as one:
+        monkeypatch.setattr(one.ranks, "_base_env", {f"LARGE_{i}": "x" * 100_000 for i in range(200)})
+        await one.start()
+        (end,) = (await one.gone()).ends
+    assert end.kind is FaultKind.START_FAILED
+    assert "the environment of the ranks is too large" in end.detail
+
+
 async def test_a_stop_that_overtakes_the_start_wins(bench):
     async with bench("exec sleep 1000") as one:
         one.ranks.stop(0, grace=True)

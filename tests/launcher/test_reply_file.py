@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nvrx_async.job.records import EndedBy, FaultKind, Outcome, PythonError, RankEnd, Root
-from nvrx_launcher.reply_file import recorded_error, write_reply
+from nvrx_launcher.reply_file import MESSAGE_CHARS, recorded_error, write_reply
 
 RAISES = """
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -46,11 +46,21 @@ def test_what_record_writes_is_read(tmp_path: Path) -> None:
         ('{"mess', None),
         ("[1]", None),
         ('{"message": 3}', None),
+        ("[" * 100_000, None),
     ],
 )
 def test_other_makers_files(tmp_path: Path, written: str, error: PythonError | None) -> None:
     (tmp_path / "error.json").write_text(written)
     assert recorded_error(tmp_path / "error.json") == error
+
+
+@pytest.mark.parametrize("message", ["x" * 900_000, "ValueError: " + "x" * 900_000])
+def test_a_message_is_cut_before_it_makes_a_report_too_large_for_etcd(tmp_path: Path, message: str) -> None:
+    (tmp_path / "error.json").write_text(json.dumps({"message": message}))
+    error = recorded_error(tmp_path / "error.json")
+    assert error is not None
+    assert len(error.message) <= MESSAGE_CHARS
+    assert error.message.endswith("x…")
 
 
 def test_no_file_is_the_usual_case(tmp_path: Path) -> None:
