@@ -148,13 +148,8 @@ class _Agent:
             reach(
                 self._config.etcd,
                 local_address=_own_address(self._config.node),
-<<<<<<< HEAD
                 job_token=self._environment.get("NVRX_JOB_TOKEN"),
-                log_file=folder / "etcd.log",
-=======
-                job_token=os.environ.get("NVRX_JOB_TOKEN"),
                 log_file=folder / ETCD_LOG,
->>>>>>> review
                 say=self._say,
                 wait_s=min(WAIT_S, self._config.job.join_timeout_s),
             ) as etcd,
