@@ -34,7 +34,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "setup: torch"
 	@$(PIP) install torch numpy -c constraints.txt
 	@echo "setup: nvrx-async and development tools"
-	@$(PIP) install -e '.[standalone]' --group test --group lint -c constraints.txt
+	@$(PIP) install -e '.[standalone]' --group test --group compat --group lint -c constraints.txt
 	@touch $@
 
 etcd: # Debian's etcd, where it is missing and can be had without asking

@@ -8,12 +8,13 @@ import signal
 import socket
 import sys
 import time
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
 
-from nvrx_async.etcd import Feed, Session, UnavailableError, parse_endpoint
+from nvrx_async.etcd import EtcdClient, EtcdError, Feed, Session, UnavailableError, parse_endpoint
 from nvrx_async.etcd.types import Deleted, Listing
 from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.job.records import Outcome, RankEnd
@@ -30,7 +31,7 @@ from nvrx_launcher.clock import boottime_s, now
 from nvrx_launcher.config import LaunchConfig, NodeConfig
 from nvrx_launcher.console import Console
 from nvrx_launcher.countdown import Countdown
-from nvrx_launcher.errors import RequeueError, UsageError
+from nvrx_launcher.errors import KeeperStartError, RequeueError, UsageError
 from nvrx_launcher.exit_codes import ExitCode
 from nvrx_launcher.history import DecisionLog, History
 from nvrx_launcher.output import Output
@@ -53,35 +54,39 @@ SERVER_LINGER_S = 10.0
 RETURN_LIMIT_S = 25.0
 """How long, beyond the outage limit, a new life is tried while etcd does not answer."""
 RETRY_S = 0.5
+REVOKE_LIMIT_S = 1.0
 
 
-def run(config: LaunchConfig) -> int:
-    """Run this node's agent to its end; returns the exit code.
+def run(config: LaunchConfig, environment: Mapping[str, str]) -> int:
+    """Run this node's agent to its end; returns the exit code. `environment` is what ranks inherit.
 
     Raises:
         EtcdError: etcd cannot be reached or started.
         UsageError: this agent must not enter the job.
     """
-    return anyio.run(_main, config)
+    return anyio.run(_main, config, environment)
 
 
-async def _main(config: LaunchConfig) -> int:
+async def _main(config: LaunchConfig, environment: Mapping[str, str]) -> int:
     with Screen() as screen:
         output = Output(screen, sys.stdout.buffer, sys.stderr.buffer, boottime_s, config.logs.shown)
-        return await _Agent(config, screen, output).run()
+        return await _Agent(config, environment, screen, output).run()
 
 
 class _Agent:
     """What outlives a life: console, keeper, the connection to etcd, the person's wish to stop."""
 
-    def __init__(self, config: LaunchConfig, screen: Screen, output: Output) -> None:
+    def __init__(
+        self, config: LaunchConfig, environment: Mapping[str, str], screen: Screen, output: Output
+    ) -> None:
         self._config = config
+        self._environment = environment
         self._screen = screen
         self._console = Console(
             Story(config.run_id, config.job.max_restarts, str(config.logs.folder), boottime_s()),
             stream=sys.stderr,
             clock=now,
-            palette=palette_for(terminal=sys.stderr.isatty(), environment=os.environ),
+            palette=palette_for(terminal=sys.stderr.isatty(), environment=environment),
             summary_file=config.logs.summary,
             before_line=output.break_line,
         )
@@ -93,28 +98,36 @@ class _Agent:
         self._ranks = NodeRanks(
             workers=config.workers,
             tag=self._process.tag,
-            base_env=os.environ,
+            base_env=environment,
             cwd=str(Path.cwd()),
             output=output,
             warn=self._warn,
             watch=self._watch,
             countdown=self._countdown,
             keep=self._keep_end,
-            crew=WarmCrew(config.workers, os.environ, say=self._say, explain=self._explain),
+            crew=WarmCrew(config.workers, environment, say=self._say, explain=self._explain),
         )
         self._leave: LeaveRequested | None = None
         self._interpreter: Interpreter | None = None
         self._registered: Registered | None = None
         self._finished = False
         self._unreachable = ""
+        self._cut_short: int | None = None
 
     async def run(self) -> int:
         """Reach etcd, keep a keeper, live. Everything is ended in reverse order."""
         code = None
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._serve_signals, tasks.cancel_scope)
-            code = await self._reach_and_live()
-            tasks.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._serve_signals, tasks.cancel_scope)
+                code = await self._reach_and_live()
+                tasks.cancel_scope.cancel()
+        except* (EtcdError, KeeperStartError) as failures:
+            if self._registered is None:
+                raise
+            failure = _first(failures)
+            # The job was up: its infrastructure failed, which is no reason to say that it never became ready.
+            raise RequeueError(failure.message, failure.hint) from failure
         if code is None and self._leave is not None:
             return SIGNAL_BASE + self._leave.signal
         return ExitCode.INTERNAL if code is None else code
@@ -126,11 +139,12 @@ class _Agent:
             reach(
                 self._config.etcd,
                 local_address=_own_address(self._config.node),
-                job_token=os.environ.get("NVRX_JOB_TOKEN"),
+                job_token=self._environment.get("NVRX_JOB_TOKEN"),
                 log_file=folder / "etcd.log",
                 say=self._say,
                 wait_s=min(WAIT_S, self._config.job.join_timeout_s),
             ) as etcd,
+            self._registered_to_the_end(etcd.client),
             anyio.create_task_group() as services,
         ):
             self._say(f"job {self._config.run_id} on {socket.gethostname()}, {etcd.where}")
@@ -150,6 +164,19 @@ class _Agent:
             raise UsageError(*finish.reason.split("\n\nhint: ", 1))
         return finish.exit_code
 
+    @asynccontextmanager
+    async def _registered_to_the_end(self, client: EtcdClient) -> AsyncIterator[None]:
+        """Give up the lease of a life that was cut short, now that the keeper has ended its ranks.
+
+        Others take ranks for dead as soon as a registration is gone: it must not go before they are.
+        """
+        try:
+            yield
+        finally:
+            if self._cut_short is not None:
+                with anyio.move_on_after(REVOKE_LIMIT_S, shield=True), suppress(EtcdError):
+                    await client.revoke(self._cut_short)  # else it lapses by itself
+
     # Lives --------------------------------------------------------------------------------------------
 
     async def _live(self, etcd: Reached) -> Finish:
@@ -161,7 +188,8 @@ class _Agent:
             self._say(f"{finish.reason}; this node starts anew as a newcomer")
 
     async def _one_life(self, etcd: Reached) -> Finish:
-        spec, interpreter = self._config.job, None
+        spec = self._config.job
+        finished = False
 
         def renewed(sent_at_s: float) -> None:
             until_s = good_until(sent_at_s, spec.lease_ttl_s, spec.kill_time_s)
@@ -187,11 +215,17 @@ class _Agent:
             self._interpreter = interpreter
             renewed(session.renewed_at_s)
             self._ranks.listen(interpreter.tell)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_tell_when_lost, session, interpreter)
-                finish = await interpreter.run()
-                tasks.cancel_scope.cancel()
-            self._interpreter = None
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(_tell_when_lost, session, interpreter)
+                    finish = await interpreter.run()
+                    tasks.cancel_scope.cancel()
+                finished = True
+            finally:
+                self._interpreter = None
+                if not finished:
+                    session.orphan()
+                    self._cut_short = session.lease_id
         return finish
 
     async def _begin(self, stack: AsyncExitStack, session: Session) -> None:
@@ -312,7 +346,7 @@ class _Agent:
 
     def _reply(self, outcome: Outcome) -> None:
         """Where what started this agent reads how it failed, as it would of torchrun."""
-        path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+        path = self._environment.get("TORCHELASTIC_ERROR_FILE")
         if not path:
             return
         try:
@@ -328,6 +362,13 @@ class _Agent:
 
     def _warn(self, text: str) -> None:
         self._screen.do(lambda: self._console.warn(text))
+
+
+def _first(
+    failures: BaseExceptionGroup[EtcdError | KeeperStartError],
+) -> EtcdError | KeeperStartError:
+    first = failures.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def _own_address(node: NodeConfig) -> str | None:

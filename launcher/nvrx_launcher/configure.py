@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING
 
 from nvrx_async.hang.errors import PolicyError
@@ -52,7 +53,7 @@ def configure(
     return LaunchConfig(
         run_id=run_id,
         job=JobSpec(
-            command=("-m", *line.program) if line.value("module") else line.program,
+            command=_readable(("-m", *line.program) if line.value("module") else line.program),
             min_nodes=form.nodes.minimum,
             max_nodes=form.nodes.maximum,
             max_restarts=line.value("max_restarts"),
@@ -65,12 +66,17 @@ def configure(
         etcd=etcd,
         node=_node(line, environment, slots),
         workers=_workers(line, environment, slots, notices),
-        logs=_logs(line, run_id, slots, notices),
+        logs=_logs(line, environment, run_id, slots, notices),
         hang=_hang(line),
         launch_id=_launch_id(environment),
         takeover=line.value("takeover"),
         notices=tuple(notices),
     )
+
+
+def _readable(words: tuple[str, ...]) -> tuple[str, ...]:
+    """As etcd gives them back, which agents compare: bytes that are no UTF-8 are spelled out."""
+    return tuple(word.encode("utf-8", "backslashreplace").decode() for word in words)
 
 
 def _node(line: CommandLine, environment: Mapping[str, str], slots: int) -> NodeConfig:
@@ -158,13 +164,17 @@ def _virtual(line: CommandLine, environment: Mapping[str, str], slots: int) -> b
     return True
 
 
-def _logs(line: CommandLine, run_id: str, slots: int, notices: list[str]) -> LogsConfig:
+def _logs(
+    line: CommandLine, environment: Mapping[str, str], run_id: str, slots: int, notices: list[str]
+) -> LogsConfig:
+    template = Template(environment.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", ""))
     shown = Shown(
         redirects=line.value("redirects"),
         tee=line.value("tee"),
         local_ranks=line.value("local_ranks_filter"),
         stdout_words=line.value("duplicate_stdout_filters"),
         stderr_words=line.value("duplicate_stderr_filters"),
+        prefix_template=template.safe_substitute(role_name=line.value("role")),
     )
     logs = LogsConfig((Path(line.value("log_dir")) / run_id).absolute(), shown)
     hidden = shown.hidden(slots)

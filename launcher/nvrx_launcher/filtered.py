@@ -6,13 +6,18 @@ from pathlib import Path
 from typing import BinaryIO
 
 from nvrx_launcher.rank_output import Line, LineAssembler
+from nvrx_launcher.workers import link
 
 
 class FilteredFile:
-    """Written as the ranks write; a disk that takes nothing ends it, the ranks' own files have everything."""
+    """Written as the ranks write; a disk that takes nothing ends it, the ranks' own files have everything.
 
-    def __init__(self, path: Path, words: tuple[str, ...]) -> None:
+    `familiar`: a folder where torchrun's users look for it.
+    """
+
+    def __init__(self, path: Path, words: tuple[str, ...], familiar: Path | None = None) -> None:
         self._path = path
+        self._familiar = familiar
         self._words = tuple(word.encode() for word in words)
         self._lines: dict[int, LineAssembler] = {}
         self._file: BinaryIO | None = None
@@ -38,6 +43,8 @@ class FilteredFile:
         try:
             if self._file is None:
                 self._file = self._path.open("ab", buffering=0)
+                if self._familiar is not None:
+                    link(self._familiar / self._path.name, self._path)
             self._file.write(b"".join(b"[rank %d] %s\n" % (rank, text) for text in found))
         except OSError:
             self._broken = True

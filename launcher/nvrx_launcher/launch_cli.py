@@ -32,22 +32,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _launch(line: CommandLine) -> int:
+    # Taken now: what is imported for the agent's own use sets variables that no rank should see.
+    environment = dict(os.environ)
     from nvrx_launcher import nvml, preflight  # noqa: PLC0415 - not for --help
     from nvrx_launcher.configure import configure  # noqa: PLC0415
     from nvrx_launcher.slots import count_slots  # noqa: PLC0415
 
     def count(word: str) -> int:
-        return count_slots(word, os.environ.get("CUDA_VISIBLE_DEVICES"), nvml.list_gpus)
+        return count_slots(word, environment.get("CUDA_VISIBLE_DEVICES"), nvml.list_gpus)
 
-    config = configure(line, os.environ, count, preflight.read_password)
+    config = configure(line, environment, count, preflight.read_password)
     preflight.check(config)
     palette = _palette()
-    for notice in config.notices:
+    for notice in (*config.notices, *preflight.notes()):
         _tell(f"{palette.quiet('note:')} {notice}")
 
     from nvrx_launcher.agent import run  # noqa: PLC0415 - heavy
 
-    code: int = run(config)
+    code: int = run(config, environment)
     return code
 
 

@@ -59,14 +59,30 @@ class Output:
         paths = {command.local_rank: (command.stdout_path, command.stderr_path) for command in commands}
         logs: dict[tuple[int, str], _Log] = {}
         for (name, stream), number in zip(_STREAMS.items(), (0, 1), strict=True):
-            filtered = self._filtered(Path(commands[0].stdout_path).parents[1], name, stream)
+            filtered = self._filtered(commands[0], name, stream)
             for local_rank, of_rank in paths.items():
                 shown = self._shown.has(local_rank, stream)
                 if shown or filtered is not None:
                     log = _Log(first + local_rank, stream, Path(of_rank[number]), shown, filtered)
                     logs[local_rank, name] = log
         host = assignment.seat.host if assignment.group_world_size > 1 else None
-        self._screen.do(lambda: self._begin(logs, assignment.world_size, host))
+        wished = {
+            first + local_rank: self._shown.prefix(first + local_rank, local_rank) for local_rank in paths
+        }
+        prefixes = {rank: prefix for rank, prefix in wished.items() if prefix is not None}
+
+        def begin() -> None:
+            self._logs = logs
+            self._printer = OutputPrinter(
+                self._out,
+                self._err,
+                world_size=assignment.world_size,
+                host=host,
+                prefixes=prefixes,
+                clock=self._clock_s,
+            )
+
+        self._screen.do(begin)
 
     def grew(self, local_rank: int, stream: str, keeper: Keeper) -> None:
         """Show what was added to a log, then let the keeper tell of the next growth."""
@@ -88,15 +104,12 @@ class Output:
         if self._printer is not None:
             self._printer.break_line()
 
-    def _filtered(self, folder: Path, name: str, stream: Stream) -> FilteredFile | None:
+    def _filtered(self, first: RankCommand, name: str, stream: Stream) -> FilteredFile | None:
+        """The filtered file of a stream, in the folder of the round; `first` is any rank of it."""
         words = self._shown.words(stream)
-        return FilteredFile(folder / f"filtered_{name}.log", words) if words else None
-
-    def _begin(self, logs: dict[tuple[int, str], _Log], world_size: int, host: str | None) -> None:
-        self._logs = logs
-        self._printer = OutputPrinter(
-            self._out, self._err, world_size=world_size, host=host, clock=self._clock_s
-        )
+        folder = Path(first.stdout_path).parents[1]
+        familiar = Path(first.familiar).parent if first.familiar is not None else None
+        return FilteredFile(folder / f"filtered_{name}.log", words, familiar) if words else None
 
     def _show(self, log: _Log | None) -> None:
         if log is None or self._printer is None:

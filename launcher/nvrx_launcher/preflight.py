@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import os
+import resource
 import shutil
 import sys
 from pathlib import Path
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+ENOUGH_OPEN_FILES = 1024
+"""What Linux allows unless somebody lowered it."""
+
+
 def check(config: LaunchConfig) -> None:
     """Check what the launch will need on this node.
 
@@ -28,6 +33,18 @@ def check(config: LaunchConfig) -> None:
         _check_tls(config.etcd.tls)
     check_log_folder(config.logs.folder)
     check_interface(config.node.interface)
+
+
+def notes(open_files: int | None = None) -> tuple[str, ...]:
+    """What a person should know of this host before the ranks run into it. `open_files`: the limit, for tests."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if open_files is None else open_files
+    if limit == resource.RLIM_INFINITY or limit >= ENOUGH_OPEN_FILES:
+        return ()
+    few = (
+        f"ranks may have {limit} open files each (ulimit -n); gloo and NCCL need one per connection, and report "
+        f"the lack of them as a system error: ulimit -n {ENOUGH_OPEN_FILES} or more is safer"
+    )
+    return (few,)
 
 
 def _check_program(workers: WorkersConfig) -> None:

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 MAX_LINE_BYTES: Final = 64 * 1024
 BAR_INTERVAL_S: Final = 1.0
@@ -96,7 +96,8 @@ class _Source:
 class OutputPrinter:
     """Prints what ranks write: their stdout to `out`, their stderr to `err`.
 
-    `host` is named in the prefix when the job has several nodes, else None. `clock` gives seconds. Writing
+    `host` is named in the prefix when the job has several nodes, else None. `prefixes`: those a person wants
+    instead, by rank. `clock` gives seconds. Writing
     blocks as long as the reader of the console does: call it where that is allowed. When a stream is gone,
     what is meant for it is dropped, and `problem` says so once it happened.
     """
@@ -108,11 +109,13 @@ class OutputPrinter:
         *,
         world_size: int,
         host: str | None = None,
+        prefixes: Mapping[int, bytes] | None = None,
         clock: Callable[[], float],
     ) -> None:
         self._sinks = {Stream.STDOUT: _Sink(out), Stream.STDERR: _Sink(err)}
         self._sources: dict[tuple[int, Stream], _Source] = {}
-        self._alone = world_size == 1
+        self._prefixes = prefixes or {}
+        self._alone = world_size == 1 and not self._prefixes
         self._suffix = f" {host}] ".encode() if host else b"] "
         self._clock = clock
         self._unfinished: Stream | None = None
@@ -171,5 +174,5 @@ class OutputPrinter:
         return chosen
 
     def _print(self, rank: int, stream: Stream, lines: list[Line]) -> None:
-        prefix = b"[rank %d%s" % (rank, self._suffix)
+        prefix = self._prefixes.get(rank, b"[rank %d%s" % (rank, self._suffix))
         self._sinks[stream].write(b"".join(b"%s%s\n" % (prefix, line.text) for line in lines))

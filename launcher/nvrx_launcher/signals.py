@@ -59,9 +59,10 @@ def passed_on(named: Iterable[signal.Signals]) -> tuple[signal.Signals, ...]:
 
 
 def stopping(handler_of: Callable[[int], object] = signal.getsignal) -> tuple[signal.Signals, ...]:
-    """Signals that stop the job; not those that were ignored when the agent was started.
+    """Signals that stop the job: all of STOPPING, but SIGHUP where `nohup` had it ignored.
 
-    `nohup` ignores SIGHUP, a shell without job control ignores SIGINT and SIGQUIT for what it starts in the
-    background: the person said that these are not meant. SIGTERM always is.
+    SIGINT and SIGQUIT count also where a shell script ignores them for what it starts by `&`, as with torchrun:
+    else Ctrl-C would end the script and leave the job.
     """
-    return tuple(one for one in STOPPING if one is signal.SIGTERM or handler_of(one) is not signal.SIG_IGN)
+    left_alone = {signal.SIGHUP} if handler_of(signal.SIGHUP) is signal.SIG_IGN else set()
+    return tuple(one for one in STOPPING if one not in left_alone)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from string import Template
 from typing import Final
 
 from nvrx_launcher.errors import BadValueError
@@ -57,7 +58,8 @@ class Shown:
 
     As with torchrun, a stream that is redirected is not shown unless it is teed too, and of ranks outside
     `local_ranks` (None: all) nothing is shown. `stdout_words` and `stderr_words` choose the lines that are
-    also written to one filtered file a round.
+    also written to one filtered file a round. `prefix_template`: what stands before each line instead of our
+    prefix, with `${rank}` and `${local_rank}` in it.
     """
 
     redirects: Streams = NONE
@@ -65,12 +67,20 @@ class Shown:
     local_ranks: frozenset[int] | None = None
     stdout_words: tuple[str, ...] = ()
     stderr_words: tuple[str, ...] = ()
+    prefix_template: str = ""
 
     def has(self, local_rank: int, stream: int) -> bool:
         """Whether a stream of a rank is shown."""
         if self.local_ranks is not None and local_rank not in self.local_ranks:
             return False
         return self.tee.has(local_rank, stream) or not self.redirects.has(local_rank, stream)
+
+    def prefix(self, rank: int, local_rank: int) -> bytes | None:
+        """What stands before a rank's lines by the person's wish; None: what we put there."""
+        if not self.prefix_template:
+            return None
+        filled = Template(self.prefix_template).safe_substitute(rank=rank, local_rank=local_rank)
+        return filled.encode(errors="surrogateescape")
 
     def words(self, stream: int) -> tuple[str, ...]:
         """Words that put a line of this stream into the filtered file."""

@@ -61,6 +61,8 @@ def _cause(root: Root, palette: Palette) -> list[str]:
     where = f" on {root.host}" if root.host else ""
     head = f"rank {root.end.rank}{where} {how_it_ended(root.end)}, {duration(root.end.ran_s)} into its round"
     log = [f"log {palette.path(root.end.log)}"] if root.end.log else []
+    if not root.culprit:  # a victim must not read as the one to blame
+        return [palette.error(clean(root.sentence)), f"seen by a victim: {head}", *evidence(root.end), *log]
     return [palette.error(head), *evidence(root.end), *log]
 
 

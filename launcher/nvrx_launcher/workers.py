@@ -165,13 +165,18 @@ def make_folders(commands: Iterable[RankCommand]) -> None:
         folder = Path(command.stdout_path).parent
         folder.mkdir(parents=True, exist_ok=True, mode=0o755)
         if command.familiar is not None:
-            _link(Path(command.familiar), folder)
+            link(Path(command.familiar), folder)
 
 
-def _link(link: Path, folder: Path) -> None:
-    link.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-    link.unlink(missing_ok=True)
-    link.symlink_to(os.path.relpath(folder, link.parent), target_is_directory=True)
+def link(place: Path, target: Path) -> None:
+    """Have the target found at another place too.
+
+    Raises:
+        OSError: the link cannot be made.
+    """
+    place.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    place.unlink(missing_ok=True)
+    place.symlink_to(os.path.relpath(target, place.parent))
 
 
 def is_secret(name: str) -> bool:

@@ -21,7 +21,7 @@ from nvrx_async.job.errors import RecordError, UnknownSchemaError
 SCHEMA = 1
 
 T = TypeVar("T")
-_LEAVES = frozenset({str, int, float, bool})
+_LEAVES = frozenset({int, float, bool})
 
 
 def encode(record: Any) -> bytes:
@@ -54,6 +54,9 @@ def decode(cls: type[T], key: str, value: bytes) -> T:
 def _plain(value: Any) -> Any:
     if value is None or type(value) in _LEAVES:
         return value
+    if isinstance(value, str) and not isinstance(value, Enum):
+        # Bytes of a path or message that are no UTF-8 come as lone surrogates, which JSON cannot hold.
+        return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
     names = _field_names(typing.cast("Hashable", type(value)))
     if names is not None:
         plain = {name: _plain(getattr(value, name)) for name in names}
@@ -64,7 +67,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list | frozenset):
         return [_plain(item) for item in value]
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {_plain(str(key)): _plain(item) for key, item in value.items()}
     return value
 
 

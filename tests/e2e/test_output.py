@@ -14,9 +14,10 @@ RANKS, LINES = 8, 20_000
 @pytest.mark.timeout(120)
 def test_nothing_is_lost_of_eight_ranks_that_print_a_lot(job: Stage) -> None:
     program = job.ranks("--lines", str(LINES), "--finish-from", "0")
-    agent = job.launch(*program, options=("--nproc-per-node", str(RANKS)))
+    agent = job.launch(*program, options=("--nproc-per-node", str(RANKS), "--tee", "3"))
     assert agent.ends(bound_s=90) == 0, job.told()
 
+    assert not agent.said("not renewed in time"), "the agent was late"
     shown: dict[int, list[int]] = defaultdict(list)
     for found in re.finditer(r"^\[rank (\d)\] line (\d+) of rank (\d): x{40}$", agent.text, re.MULTILINE):
         assert found[1] == found[3]

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from nvrx_async.hang.policy import Action, HangPolicy
+from nvrx_async.job.codec import decode, encode
+from nvrx_async.job.records import JobSpec
 from nvrx_launcher.command_line import parse
 from nvrx_launcher.config import EmbeddedEtcd, ProgramKind, TlsConfig
 from nvrx_launcher.configure import configure
@@ -41,6 +43,12 @@ def test_the_smallest_command_line_is_one_node_with_a_private_etcd():
     assert found.logs.folder == Path.cwd() / "nvrx-logs" / found.run_id
     assert found.notices == ()
     assert found.launch_id is None
+
+
+def test_a_command_that_is_no_utf8_is_the_same_job_on_both_sides_of_etcd():
+    found = config("", script="train.py /data/m\udcfcller")
+    assert found.workers.argv[-1] == "/data/m\udcfcller"
+    assert decode(JobSpec, "job", encode(found.job)) == found.job
 
 
 def test_every_single_node_job_has_a_name_of_its_own():
@@ -333,3 +341,10 @@ def test_hangs_are_looked_for_by_default_and_all_limits_derive_from_one():
 def test_limits_that_contradict_each_other(arguments, message):
     with pytest.raises(UsageError, match=message):
         config(arguments)
+
+
+def test_a_persons_own_prefix_knows_the_role():
+    shown = config(
+        "--role eval", TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE="[${role_name}${local_rank}]:"
+    ).logs.shown
+    assert shown.prefix(9, 1) == b"[eval1]:"

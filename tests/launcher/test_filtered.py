@@ -8,7 +8,7 @@ from nvrx_launcher.filtered import FilteredFile
 
 
 def test_whole_lines_with_one_of_the_words_and_their_rank(tmp_path: Path) -> None:
-    found = FilteredFile(tmp_path / "filtered_stdout.log", ("loss", "step 3"))
+    found = FilteredFile(tmp_path / "filtered_stdout.log", ("loss", "step 3"), tmp_path / "familiar")
     found.feed(0, b"loss 1\nnothing\nlo")
     found.feed(1, b"step 2\nstep 3\nthe end: loss 2")
     found.feed(0, b"ss 3\n")
@@ -16,6 +16,7 @@ def test_whole_lines_with_one_of_the_words_and_their_rank(tmp_path: Path) -> Non
     assert (tmp_path / "filtered_stdout.log").read_text() == (
         "[rank 0] loss 1\n[rank 1] step 3\n[rank 0] loss 3\n[rank 1] the end: loss 2\n"
     )
+    assert (tmp_path / "familiar" / "filtered_stdout.log").samefile(tmp_path / "filtered_stdout.log")
 
 
 def test_without_such_lines_there_is_no_file_and_a_disk_that_takes_nothing_costs_only_it(

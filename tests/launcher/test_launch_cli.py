@@ -50,7 +50,8 @@ def agent(monkeypatch, tmp_path):
         configs: tuple[LaunchConfig, ...] = ()
         answer: object = 0
 
-        def run(self, config: LaunchConfig) -> int:
+        def run(self, config: LaunchConfig, environment: dict[str, str]) -> int:
+            assert "PATH" in environment
             self.configs = (*self.configs, config)
             if isinstance(self.answer, BaseException):
                 raise self.answer

@@ -124,3 +124,10 @@ def test_an_interface_that_is_not_there():
     with pytest.raises(UsageError, match="--interface none0: ") as raised:
         check_interface("none0")
     assert "lo" in raised.value.hint
+
+
+def test_few_open_files_are_told_of_before_nccl_runs_out_of_them():
+    (note,) = preflight.notes(128)
+    assert "128 open files" in note
+    assert "ulimit -n" in note
+    assert preflight.notes(1024) == preflight.notes(-1) == ()

@@ -142,3 +142,10 @@ def test_a_console_that_is_gone_is_no_error(world_size):
     printer.finish()
     assert "Broken pipe" in printer.problem
     assert err.getvalue().endswith(b"seen\n")
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_persons_own_prefix_stands_instead_of_ours(world_size):
+    screen = Screen(world_size=world_size, host="h", prefixes={0: b"[default0]:"})
+    screen.printer.feed(0, OUT, b"a\nb\n")
+    assert screen.shown() == "[default0]:a\n[default0]:b\n"

@@ -26,12 +26,12 @@ def test_the_usual_ones_are_passed_on_whatever_is_named() -> None:
     assert passed_on([signal.SIGCONT, signal.SIGUSR2, signal.SIGTERM]) == (*usual, signal.SIGCONT)
 
 
-def test_what_was_ignored_at_the_start_stays_so_but_sigterm() -> None:
+def test_sighup_stays_ignored_where_it_was_so_at_the_start() -> None:
     def all_ignored(_: int) -> object:
         return signal.SIG_IGN
 
     def none_ignored(_: int) -> object:
         return signal.SIG_DFL
 
-    assert stopping(all_ignored) == (signal.SIGTERM,)
+    assert stopping(all_ignored) == (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
     assert stopping(none_ignored) == STOPPING

@@ -57,3 +57,9 @@ def test_what_is_not_shown_is_named() -> None:
     assert Shown(Streams(1)).hidden(8) == "stdout of all ranks"
     assert Shown(Streams(by_rank=((1, 3),))).hidden(2) == "the output of local rank 1"
     assert Shown(local_ranks=frozenset({0})).hidden(8).endswith("the output of local rank 4 and 3 more")
+
+
+def test_a_persons_own_prefix() -> None:
+    shown = Shown(prefix_template="[trainer ${rank}/${local_rank} ${other}]:")
+    assert shown.prefix(9, 1) == b"[trainer 9/1 ${other}]:"
+    assert Shown().prefix(9, 1) is None

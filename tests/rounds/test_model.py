@@ -117,7 +117,7 @@ def test_a_dead_agent_is_replaced_by_a_spare(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_an_outage_shorter_than_the_deadline_disturbs_nothing(seed: int) -> None:
-    world = play(Setup(work_s=25.0), seed, [Fault(8.0, "outage", 0, 1.5)])
+    world = play(Setup(work_s=25.0), seed, [Fault(8.0, "outage", 0, 1.0)])
     assert len(world.checks.sealed) == 1
     assert world.checks.outcomes[0].success
 
@@ -154,4 +154,5 @@ def test_the_model_sees_ranks_that_outlive_their_deadline() -> None:
     """With a keeper that ignores T, a frozen agent's ranks still run when the next round starts."""
     faults = [Fault(6.0, "freeze", 1, 25.0)]
     with pytest.raises(Violation, match="lives"):
-        play(Setup(agents=3, work_s=40.0, past_deadline_s=60.0), 3, faults)
+        for seed in range(10):  # whether it shows depends on who leads
+            play(Setup(agents=3, work_s=40.0, past_deadline_s=60.0), seed, faults)

@@ -42,7 +42,7 @@ def start(run: Run) -> int:
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - as the interpreter would end: with a traceback and 1
         traceback.print_exc()
     finally:
         os._exit(code)

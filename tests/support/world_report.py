@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -25,7 +26,7 @@ def main() -> None:
     (Path(folder) / f"{name}.json").write_text(json.dumps(world))
     print(f"out of {os.environ['RANK']}")
     print(f"err of {os.environ['RANK']}", file=sys.stderr)
-    told = dict(zip(words, words[1:], strict=False))
+    told = dict(itertools.pairwise(words))
     rank, _, code = told.get("--exit", "").partition(":")
     if rank == os.environ["RANK"]:
         sys.exit(int(code))

@@ -285,7 +285,7 @@ class Life:
                 self._renewed(self._sent_s)
 
         self._sent_s = sent_s
-        lease, timeout_s = self.lease, self.world.setup.spec.lease_ttl_s / 3
+        lease, timeout_s = self.lease, self.world.setup.spec.lease_ttl_s / 4
         self.link.request(lambda: self.world.store.renew(lease), answered, timeout_s=timeout_s, late=late)
 
     def _lose(self, because: str) -> None:

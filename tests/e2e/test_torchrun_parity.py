@@ -1,0 +1,128 @@
+"""torchrun is the reference: the same command lines through both, and every difference has its row in the docs."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from support.parity import Line, Result, Theatre
+from support.parity_lines import GOOD, LINES, WRONG
+
+from nvrx_launcher.migration_doc import with_table
+
+PAGE = Path(__file__).parents[2] / "docs" / "from-torchrun.md"
+BY_NAME = {line.shown: line for line in LINES}
+Played = Mapping[Line, tuple[Result, Result]]
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """All lines, once: a minute on two busy cores."""
+    return Theatre(tmp_path_factory.mktemp("parity"), LINES).play()
+
+
+def rows(heading: str) -> list[list[str]]:
+    """Cells of the table under a heading, without the marks of code."""
+    section = PAGE.read_text().split(f"### {heading}\n")[1].split("\n#")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    return [[cell.strip().strip("`") for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def test_there_are_enough_lines_and_each_is_named_once() -> None:
+    assert len(BY_NAME) == len(LINES) >= 40
+    assert GOOD
+    assert WRONG
+
+
+def test_exit_codes(played: Played) -> None:
+    found = {
+        line.shown: (theirs.codes[0], ours.codes[0])
+        for line, (theirs, ours) in played.items()
+        if theirs.codes != ours.codes
+    }
+    listed = {name: (int(theirs), int(ours)) for name, theirs, ours, why in rows("Exit codes") if why}
+    assert found == listed
+
+
+def test_a_job_that_is_stopped(tmp_path: Path) -> None:
+    """torchrun's side of it; ours is in test_stops.py."""
+    script = tmp_path / "train.py"
+    script.write_text("import signal\nprint('up', flush=True)\nsignal.pause()\n")
+    with subprocess.Popen(
+        [sys.executable, "-m", "torch.distributed.run", str(script)],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+    ) as torchrun:  # fmt: skip
+        assert torchrun.stdout is not None
+        assert torchrun.stdout.readline() == b"up\n"
+        torchrun.send_signal(signal.SIGTERM)
+        assert torchrun.wait(30) == 1
+
+
+def test_worlds_of_ranks(played: Played) -> None:
+    differing: dict[str, str] = {}
+    for line, (theirs, ours) in played.items():
+        if theirs.codes != ours.codes:
+            continue
+        assert theirs.worlds.keys() == ours.worlds.keys(), line.shown
+        for rank, world in theirs.worlds.items():
+            mine = ours.worlds[rank]
+            same = ("arguments", "cwd", "main")
+            assert [mine[name] for name in same] == [world[name] for name in same], f"{line.shown}: {rank}"
+            assert mine["unbuffered"], f"{line.shown}: {rank}"
+            there, here = world["environment"], mine["environment"]
+            names = {name for name in {*there, *here} if there.get(name) != here.get(name)}
+            differing |= {re.sub("NVRX_.*", "NVRX_…", name): f"{line.shown}: {rank}" for name in names}
+    listed = {name for name, *_, why in rows("Environment of ranks") if why}
+    assert differing.keys() == listed, differing
+
+
+def test_what_was_named_is_the_same(played: Played) -> None:
+    """A variable that may differ does not when the command line says what it is."""
+    for line, (theirs, ours) in played.items():
+        for rank, world in theirs.worlds.items() if theirs.codes == ours.codes else ():
+            there, here = world["environment"], ours.worlds[rank]["environment"]
+            if "--rdzv-id" in line.options:
+                assert here["TORCHELASTIC_RUN_ID"] == there["TORCHELASTIC_RUN_ID"]
+            assert here["TORCHELASTIC_ERROR_FILE"].endswith("/error.json")
+            assert int(here["MASTER_PORT"]) > 0
+
+
+def test_what_reaches_the_console(played: Played) -> None:
+    for line, (theirs, ours) in played.items():
+        if theirs.codes == ours.codes == (0,):
+            assert _said(ours) == _said(theirs), line.shown
+
+
+def _said(result: Result) -> set[str]:
+    return set(re.findall(r"(?:out|err) of \d", result.output))
+
+
+def test_files(played: Played) -> None:
+    looked_at = 0
+    for line, (theirs, ours) in played.items():
+        if "{logs}" not in line.options:
+            continue
+        here = {path.partition("/")[2]: text for path, text in ours.files.items()}
+        for path, text in theirs.files.items():
+            written = here[path.partition("/")[2]]
+            if theirs.codes == (0,):  # else a rank may be stopped before it says anything
+                assert _plain(written) == _plain(text), f"{line.shown}: {path}"
+            looked_at += 1
+    assert looked_at >= 10
+
+
+def _plain(text: str) -> str:
+    """Without the ranks that stand before lines of a filtered file."""
+    return re.sub(r"^\[[^\]]+\][: ]", "", text, flags=re.MULTILINE)
+
+
+def test_the_table_of_options_is_current() -> None:
+    text = PAGE.read_text()
+    assert with_table(text) == text, "run: python -m nvrx_launcher.migration_doc docs/from-torchrun.md"

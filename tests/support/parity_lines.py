@@ -1,0 +1,88 @@
+"""Command lines of people who come from torchrun, right and wrong ones."""
+
+from __future__ import annotations
+
+from support.parity import Line
+
+TWO = "--nproc-per-node 2"
+
+GOOD = (
+    Line(""),
+    Line("--standalone"),
+    Line(TWO),
+    Line("--standalone --nproc_per_node=2"),
+    Line("--nproc-per-node cpu"),
+    Line("--nproc-per-node auto"),
+    Line("--nnodes 1"),
+    Line(f"--nnodes 1:1 {TWO}"),
+    Line("--rdzv-backend c10d --rdzv-endpoint localhost:0 --rdzv-id run-1"),
+    Line("--max-restarts 3"),
+    Line("--role trainer"),
+    Line("-m", "package.train {out} --lr 0.1"),
+    Line("--module", "package.train {out}"),
+    Line("--no-python", "{python} {report} {out} --lr 0.1"),
+    Line(f"--no-python {TWO}", "{python} {report} {out} local=${{local_rank}}"),
+    Line("--run-path", "{report} {out} -x --y=1"),
+    Line("-r 3 --log-dir {logs}"),
+    Line(f"-t 3 --log-dir {{logs}} {TWO}"),
+    Line(f"--redirects 0:1,1:2 --log_dir {{logs}} {TWO}"),
+    Line(f"--redirects 3 --tee 0:3 --log-dir {{logs}} {TWO}"),
+    Line(f"--tee 3 --local-ranks-filter 0 --log-dir {{logs}} {TWO}"),
+    Line(f"--local-ranks-filter 1 {TWO}"),
+    Line("--start-method fork"),
+    Line("--monitor-interval 0.05"),
+    Line("--event-log-handler null"),
+    Line(f"--virtual-local-rank {TWO}"),
+    Line(f"--virtual-local-rank {TWO}", environment="CUDA_VISIBLE_DEVICES=4,5"),
+    Line("--signals-to-handle SIGTERM,SIGUSR1"),
+    Line("--shutdown-timeout 3"),
+    Line("", environment="PET_NPROC_PER_NODE=2"),
+    Line("", environment="PET_STANDALONE=1 PET_ROLE=eval"),
+    Line(TWO, environment="OMP_NUM_THREADS=3"),
+    Line("--local-addr 127.0.0.1"),
+    Line("--master-port {port}"),
+    Line("--rdzv-conf join_timeout=60,last_call_timeout=1"),
+    Line("--node-rank 0"),
+    Line("", "{report} {out} --exit 0:3"),
+    Line(TWO, "{report} {out} --raise 1"),
+    Line(f"{TWO} -r 3 --log-dir {{logs}}", "{report} {out} --exit 1:7"),
+    Line("--no-python", "{python} {report} {out} --local 1"),
+    Line(
+        "--nnodes 2 --node-rank 0 --master-addr 127.0.0.1 --master-port {port} --rdzv-id run-2",
+        second="--nnodes 2 --node-rank 1 --master-addr 127.0.0.1 --master-port {port} --rdzv-id run-2",
+    ),
+    Line(
+        f"--nnodes 2 {TWO} --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{{port}} --rdzv-id run-3",
+        second=f"--nnodes 2 {TWO} --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{{port}} --rdzv-id run-3",
+    ),
+)
+
+WRONG = (
+    Line("", "no_such_script.py"),
+    Line("-m", "no_such.module"),
+    Line("--no-python", "./no-such-program"),
+    Line("", ""),
+    Line("--help", ""),
+    Line("--no-such-option"),
+    Line("--max-restarts many"),
+    Line("--max-restarts -1"),
+    Line("--max-rest 1"),
+    Line("--nnodes 0"),
+    Line("--nnodes 2:1"),
+    Line("--nnodes some"),
+    Line("--nproc-per-node none"),
+    Line("--nproc-per-node 0"),
+    Line("--nproc-per-node gpu", environment="CUDA_VISIBLE_DEVICES="),
+    Line("--start-method thread"),
+    Line("--tee 4"),
+    Line("--local-ranks-filter a"),
+    Line("--no-python -m", "package.train"),
+    Line("--rdzv-backend carrier-pigeon --rdzv-endpoint a:1"),
+    Line("--rdzv-conf nonsense"),
+    Line("--numa-binding nowhere"),
+    Line("--logs-specs no-such-specs"),
+    Line("--signals-to-handle SIGNONE"),
+    Line("--log-dir /dev/null"),
+    Line("--duplicate-stdout-filters out,loss --log-dir {logs} -t 3"),
+)
+LINES = (*GOOD, *WRONG)
