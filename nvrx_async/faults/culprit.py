@@ -16,7 +16,7 @@ HANG = "hang"
 """Key of `RankEnd.extra` that holds a rank's state as `as_extra` writes it."""
 
 _OUTLIERS_FROM = 3
-_DEEPEST = 6
+_OUTERMOST = 8
 _SAME_STALL = 0.5
 _WAITING_FILES = ("/torch/distributed/", "/torch/nn/parallel/distributed.py")
 _NOT_WAITING_FILES = ("/torch/distributed/checkpoint/",)
@@ -66,10 +66,15 @@ class RankState:
         return bool(self.frames) and waits_for_peers(self.frames)
 
     @property
+    def own(self) -> tuple[Frame, ...]:
+        """Frames of the script itself, innermost first."""
+        return tuple(one for one in self.frames if not any(part in one.file for part in _LIBRARIES))
+
+    @property
     def place(self) -> str:
         """The line of the script that it is at, for people and for comparing ranks."""
-        own = next((one for one in self.frames if not any(part in one.file for part in _LIBRARIES)), None)
-        return str(own or (self.frames[0] if self.frames else ""))
+        own = self.own
+        return str(own[0] if own else self.frames[0] if self.frames else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +108,14 @@ def as_extra(state: RankState) -> dict[str, Any]:
         "section_s": round(state.section_s, 3),
         "silent_s": round(state.silent_s, 3),
         "state": state.state,
-        "frames": [[one.file, one.line, one.function] for one in state.frames[:_DEEPEST]],
+        "frames": [[one.file, one.line, one.function] for one in _kept(state)],
     }
+
+
+def _kept(state: RankState) -> tuple[Frame, ...]:
+    """The innermost frame, which tells what it does, and the script's outermost ones, which tell ranks apart."""
+    own = state.own[-_OUTERMOST:]
+    return own if state.frames[:1] == own[:1] else (*state.frames[:1], *own)
 
 
 def from_extra(rank: int, host: str, extra: Mapping[str, Any]) -> RankState | None:
@@ -199,13 +210,23 @@ def _outlier(ranks: Sequence[RankState]) -> RankState | None:
         steps = sorted({one.step for one in ranks if one.step is not None})
         behind = [one for one in ranks if one.step == steps[0]] if len(steps) > 1 else []
         return behind[0] if len(behind) == 1 else None
-    keys: tuple[list[int | str | None], ...] = ([one.step for one in ranks], [one.place for one in ranks])
-    for key in keys:
-        counts = Counter(key)
-        single = [value for value, count in counts.items() if count == 1]
-        if len(counts) == 2 and len(single) == 1:  # noqa: PLR2004 - the one and all the others
-            return ranks[key.index(single[0])]
+    apart = _single([one.step for one in ranks])
+    if apart is not None:
+        return ranks[apart]
+    stacks = [one.own[::-1] for one in ranks]
+    for depth in range(max(map(len, stacks))):
+        lines = [stack[depth] if depth < len(stack) else None for stack in stacks]
+        if len(set(lines)) > 1:  # here they part; deeper lines say nothing of each other
+            apart = _single(lines)
+            return ranks[apart] if apart is not None else None
     return None
+
+
+def _single(values: Sequence[object]) -> int | None:
+    """Which one differs, where all others are the same."""
+    counts = Counter(values)
+    single = [value for value, count in counts.items() if count == 1]
+    return values.index(single[0]) if len(counts) == 2 and len(single) == 1 else None  # noqa: PLR2004 - it and the others
 
 
 def _count(others: Sequence[RankState]) -> str:

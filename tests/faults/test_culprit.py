@@ -98,7 +98,19 @@ def test_saving_a_distributed_checkpoint_is_no_waiting():
 
 def test_a_state_travels_with_the_rank():
     state = rank(3, *WAITS, section="save", section_s=1.5)
-    assert from_extra(3, "h1", {"hang": as_extra(state)}) == state
+    kept = replace(state, frames=(ALL_REDUCE, TRAIN))
+    assert from_extra(3, "h1", {"hang": as_extra(state)}) == kept
+    assert kept.waits
+    busy = rank(3, LOAD, TRAIN)
+    assert from_extra(3, "h1", {"hang": as_extra(busy)}) == busy
+
+
+def test_ranks_are_compared_where_their_stacks_part():
+    """Deeper lines differ by chance: three poll for each other, at whatever line they were seen."""
+    main = Frame("/home/u/train.py", 30, "main")
+    come = [Frame("/home/u/train.py", line, "come") for line in (46, 47, 52)]
+    states = [rank(n, come[n], main) for n in range(3)]
+    assert culprit([*states, rank(3, Frame("/home/u/train.py", 28, "main"))]).rank == 3
 
 
 @pytest.mark.parametrize("extra", [{}, {"hang": 3}, {"hang": {"frames": [1, ["a"]], "step": "x"}}])

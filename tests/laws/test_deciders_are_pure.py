@@ -27,8 +27,8 @@ FORBIDDEN_CALLS |= {
     f"signal.{call}" for call in ("signal", "alarm", "setitimer", "raise_signal", "pidfd_send_signal")
 }
 
-ROOMS = {"nvrx_async.rounds", "nvrx_async.faults"}
-INTERPRETER = {"nvrx_async.rounds.interpreter", "nvrx_async.rounds.committer"}
+ROOMS = {"nvrx_async.rounds", "nvrx_async.faults", "nvrx_async.hang"}
+INTERPRETER = {"nvrx_async.rounds.interpreter", "nvrx_async.rounds.committer", "nvrx_async.hang.evidence"}
 RECORDS = {"nvrx_async.job.records", "nvrx_async.job.keys", "nvrx_async.job.codec", "nvrx_async.etcd.types"}
 DECIDERS = [
     module
