@@ -79,7 +79,11 @@ def unreachable(endpoint_host: str, own: str) -> str:
     `own` is the address from which this host reaches the endpoint: loopback only if that is this host, by an
     address that means something else to every other one.
     """
-    if not ipaddress.ip_address(own.partition("%")[0]).is_loopback:
+    try:
+        own_ip = ipaddress.ip_address(own.partition("%")[0])
+    except ValueError:
+        return ""  # a name that a person gave for this host: others resolve it for themselves
+    if not own_ip.is_loopback:
         return ""
     if endpoint_host in (own, "localhost"):
         return f"other hosts cannot reach {endpoint_host}"

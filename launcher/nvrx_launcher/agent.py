@@ -8,13 +8,13 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
 
-from nvrx_async.etcd import Feed, Session, UnavailableError, parse_endpoint
+from nvrx_async.etcd import EtcdClient, EtcdError, Feed, Session, UnavailableError, parse_endpoint
 from nvrx_async.etcd.types import Deleted, Listing
 from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.job.records import Outcome, RankEnd
@@ -31,7 +31,7 @@ from nvrx_launcher.clock import boottime_s, now
 from nvrx_launcher.config import LaunchConfig, NodeConfig
 from nvrx_launcher.console import Console
 from nvrx_launcher.countdown import Countdown
-from nvrx_launcher.errors import RequeueError, UsageError
+from nvrx_launcher.errors import KeeperStartError, RequeueError, UsageError
 from nvrx_launcher.exit_codes import ExitCode
 from nvrx_launcher.history import DecisionLog, History
 from nvrx_launcher.output import Output
@@ -54,6 +54,7 @@ SERVER_LINGER_S = 10.0
 RETURN_LIMIT_S = 25.0
 """How long, beyond the outage limit, a new life is tried while etcd does not answer."""
 RETRY_S = 0.5
+REVOKE_LIMIT_S = 1.0
 
 
 def run(config: LaunchConfig, environment: Mapping[str, str]) -> int:
@@ -111,14 +112,22 @@ class _Agent:
         self._registered: Registered | None = None
         self._finished = False
         self._unreachable = ""
+        self._cut_short: int | None = None
 
     async def run(self) -> int:
         """Reach etcd, keep a keeper, live. Everything is ended in reverse order."""
         code = None
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._serve_signals, tasks.cancel_scope)
-            code = await self._reach_and_live()
-            tasks.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._serve_signals, tasks.cancel_scope)
+                code = await self._reach_and_live()
+                tasks.cancel_scope.cancel()
+        except* (EtcdError, KeeperStartError) as failures:
+            if self._registered is None:
+                raise
+            failure = _first(failures)
+            # The job was up: its infrastructure failed, which is no reason to say that it never became ready.
+            raise RequeueError(failure.message, failure.hint) from failure
         if code is None and self._leave is not None:
             return SIGNAL_BASE + self._leave.signal
         return ExitCode.INTERNAL if code is None else code
@@ -135,6 +144,7 @@ class _Agent:
                 say=self._say,
                 wait_s=min(WAIT_S, self._config.job.join_timeout_s),
             ) as etcd,
+            self._registered_to_the_end(etcd.client),
             anyio.create_task_group() as services,
         ):
             self._say(f"job {self._config.run_id} on {socket.gethostname()}, {etcd.where}")
@@ -154,6 +164,19 @@ class _Agent:
             raise UsageError(*finish.reason.split("\n\nhint: ", 1))
         return finish.exit_code
 
+    @asynccontextmanager
+    async def _registered_to_the_end(self, client: EtcdClient) -> AsyncIterator[None]:
+        """Give up the lease of a life that was cut short, now that the keeper has ended its ranks.
+
+        Others take ranks for dead as soon as a registration is gone: it must not go before they are.
+        """
+        try:
+            yield
+        finally:
+            if self._cut_short is not None:
+                with anyio.move_on_after(REVOKE_LIMIT_S, shield=True), suppress(EtcdError):
+                    await client.revoke(self._cut_short)  # else it lapses by itself
+
     # Lives --------------------------------------------------------------------------------------------
 
     async def _live(self, etcd: Reached) -> Finish:
@@ -165,7 +188,8 @@ class _Agent:
             self._say(f"{finish.reason}; this node starts anew as a newcomer")
 
     async def _one_life(self, etcd: Reached) -> Finish:
-        spec, interpreter = self._config.job, None
+        spec = self._config.job
+        finished = False
 
         def renewed(sent_at_s: float) -> None:
             until_s = good_until(sent_at_s, spec.lease_ttl_s, spec.kill_time_s)
@@ -191,11 +215,17 @@ class _Agent:
             self._interpreter = interpreter
             renewed(session.renewed_at_s)
             self._ranks.listen(interpreter.tell)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_tell_when_lost, session, interpreter)
-                finish = await interpreter.run()
-                tasks.cancel_scope.cancel()
-            self._interpreter = None
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(_tell_when_lost, session, interpreter)
+                    finish = await interpreter.run()
+                    tasks.cancel_scope.cancel()
+                finished = True
+            finally:
+                self._interpreter = None
+                if not finished:
+                    session.orphan()
+                    self._cut_short = session.lease_id
         return finish
 
     async def _begin(self, stack: AsyncExitStack, session: Session) -> None:
@@ -332,6 +362,13 @@ class _Agent:
 
     def _warn(self, text: str) -> None:
         self._screen.do(lambda: self._console.warn(text))
+
+
+def _first(
+    failures: BaseExceptionGroup[EtcdError | KeeperStartError],
+) -> EtcdError | KeeperStartError:
+    first = failures.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def _own_address(node: NodeConfig) -> str | None:

@@ -53,7 +53,7 @@ def configure(
     return LaunchConfig(
         run_id=run_id,
         job=JobSpec(
-            command=("-m", *line.program) if line.value("module") else line.program,
+            command=_readable(("-m", *line.program) if line.value("module") else line.program),
             min_nodes=form.nodes.minimum,
             max_nodes=form.nodes.maximum,
             max_restarts=line.value("max_restarts"),
@@ -72,6 +72,11 @@ def configure(
         takeover=line.value("takeover"),
         notices=tuple(notices),
     )
+
+
+def _readable(words: tuple[str, ...]) -> tuple[str, ...]:
+    """As etcd gives them back, which agents compare: bytes that are no UTF-8 are spelled out."""
+    return tuple(word.encode("utf-8", "backslashreplace").decode() for word in words)
 
 
 def _node(line: CommandLine, environment: Mapping[str, str], slots: int) -> NodeConfig:

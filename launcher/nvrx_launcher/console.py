@@ -110,7 +110,8 @@ class Console:
             return
         try:
             self._summary_file.parent.mkdir(parents=True, exist_ok=True)
-            self._summary_file.write_text("\n".join([f"{now.utc}", *lines]) + "\n", encoding="utf-8")
+            text = "\n".join([f"{now.utc}", *lines]) + "\n"
+            self._summary_file.write_text(text, encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             self.warn(f"the summary could not be written to {self._summary_file}: {error.strerror}")
 

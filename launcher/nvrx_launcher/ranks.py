@@ -348,13 +348,14 @@ class NodeRanks:
             return replace(bare, kind=FaultKind.START_FAILED, detail=why)
         if running.fenced:
             return replace(bare, kind=FaultKind.FENCED, detail="killed by the keeper at its deadline")
-        tail = ""
+        tail, recorded = "", None
         with anyio.move_on_after(TAIL_LIMIT_S):
             tail = await anyio.to_thread.run_sync(_tail, command.stderr_path, abandon_on_cancel=True)
-        error = rank_error(tail, event.exit_code, event.signal)
-        if event.exit_code != 0:  # what it recorded itself is better than what its stderr lets guess
-            path = Path(command.env["TORCHELASTIC_ERROR_FILE"])
-            error = await anyio.to_thread.run_sync(recorded_error, path) or error
+            if event.exit_code != 0:
+                path = Path(command.env["TORCHELASTIC_ERROR_FILE"])
+                recorded = await anyio.to_thread.run_sync(recorded_error, path, abandon_on_cancel=True)
+        # What it recorded itself is better than what its stderr lets guess.
+        error = recorded or rank_error(tail, event.exit_code, event.signal)
         facts = EndFacts(
             event.exit_code, event.signal, event.by, tail, oom_kill=oom_kills() > running.oom_kills
         )

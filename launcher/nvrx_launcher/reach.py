@@ -27,6 +27,7 @@ from nvrx_async.etcd import (
 from nvrx_async.etcd import EtcdConfig as ClientConfig
 from nvrx_launcher.addresses import is_own, own_address
 from nvrx_launcher.config import EmbeddedEtcd, EtcdConfig
+from nvrx_launcher.errors import NotReadyError
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -62,6 +63,7 @@ async def reach(
 
     Raises:
         EtcdError: nothing answers, or the server does not start; the error names what was tried.
+        NotReadyError: no endpoint tells at which address others reach this host.
     """
     async with AsyncExitStack() as stack:
         server: EmbeddedServer | None = None
@@ -176,8 +178,16 @@ async def _address(config: EtcdConfig, server: EmbeddedServer | None) -> str:
         return "127.0.0.1"
     if server is not None:
         return server.host
-    endpoint = parse_endpoint(config.endpoints[0])
-    return await _resolving(own_address, endpoint.host, endpoint.port)
+    failures = []
+    for endpoint in map(parse_endpoint, config.endpoints):
+        try:
+            return await _resolving(own_address, endpoint.host, endpoint.port)
+        except OSError as error:  # one member of a cluster may be gone, its name too
+            failures.append(f"{endpoint.host}: {error.strerror or error}")
+    raise NotReadyError(
+        f"this host's own address is not known, no route leads to etcd ({'; '.join(failures)})",
+        "name it: --local-addr ADDRESS or --interface NAME",
+    )
 
 
 async def _resolving(look_up: Callable[[*Ts], T], *what: *Ts) -> T:

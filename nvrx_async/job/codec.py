@@ -61,10 +61,13 @@ def _plain(value: Any) -> Any:
         return {**extra, **plain} if extra else plain
     if isinstance(value, Enum):
         return value.value
+    if isinstance(value, str):
+        # Bytes of a path or message that are no UTF-8 come as lone surrogates, which JSON cannot hold.
+        return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, tuple | list | frozenset):
         return [_plain(item) for item in value]
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {_plain(str(key)): _plain(item) for key, item in value.items()}
     return value
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import anyio
 
-from nvrx_async.etcd.errors import EtcdError
+from nvrx_async.etcd.errors import EtcdError, LeaseNotFoundError, OutcomeUnknownError
 from nvrx_async.etcd.types import Listing, Txn
 from nvrx_async.rounds.drivers import Store
 
@@ -15,10 +15,14 @@ LAST_BACKOFF_S = 1.0
 
 
 class Committer:
-    """Commits for one life. A tag that is refused again and again waits longer and longer."""
+    """Commits for one life. A tag that is refused again and again waits longer and longer.
 
-    def __init__(self, store: Store) -> None:
+    `tell` is given a sentence when etcd takes no writes for a reason that a person may have to remove.
+    """
+
+    def __init__(self, store: Store, tell: Callable[[str], None]) -> None:
         self._store = store
+        self._tell = tell
         self._refusals: dict[str, int] = {}
 
     async def commit(
@@ -36,8 +40,11 @@ class Committer:
                 if not result.succeeded:
                     break
                 taken.append((txn, result.revision))
-        except EtcdError:
-            pass  # did not happen, or unknown: etcd is read below
+        except (OutcomeUnknownError, LeaseNotFoundError):
+            pass  # etcd, which is read below, or the session knows what became of it
+        except EtcdError as error:
+            hint = f" ({error.hint})" if error.hint else ""
+            self._tell(f"{error.cause}{hint}; {tag!r} is tried again")
         if len(taken) == len(txns):
             self._refusals.pop(tag, None)
             return tuple(taken), ()

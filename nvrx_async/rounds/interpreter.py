@@ -33,6 +33,7 @@ from nvrx_async.rounds.effects import (
     StartRanks,
     StopAtStep,
     StopRanks,
+    Waiting,
 )
 from nvrx_async.rounds.events import (
     Changed,
@@ -74,7 +75,7 @@ class Interpreter:
         self._send, self._receive = anyio.create_memory_object_stream[tuple[Machine | None, Event]](
             float("inf")
         )
-        self._committer = Committer(store)
+        self._committer = Committer(store, lambda sentence: notify(Waiting(sentence)))
         self._finish: Finish | None = None
 
     def tell(self, event: Event) -> None:

@@ -101,6 +101,17 @@ def test_without_etcd_for_long_the_agent_asks_for_a_requeue(
     assert on_own_etcd.left() == []
 
 
+def test_an_etcd_that_came_back_empty_asks_for_a_requeue(on_own_etcd: Stage, own_etcd: EtcdProcess) -> None:
+    agent = on_own_etcd.launch(options=("--nnodes", "1", "--etcd-embedded", "off"))
+    (rank,) = on_own_etcd.up(0, 1)
+    own_etcd.kill()
+    own_etcd.wipe()
+    own_etcd.start()
+    assert agent.ends() == 75, on_own_etcd.told()
+    assert agent.said(r"error: etcd at \S+ has lost its data")
+    assert not on_own_etcd.watch(rank.pid).alive
+
+
 def test_a_signal_during_an_outage_ends_the_agent(on_own_etcd: Stage, own_etcd: EtcdProcess) -> None:
     agent = on_own_etcd.launch(options=("--nnodes", "1", "--lease-ttl", str(TTL_S), "--etcd-embedded", "off"))
     (rank,) = on_own_etcd.up(0, 1)

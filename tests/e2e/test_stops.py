@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+from pathlib import Path
 
 import pytest
 from support.stage import Agent, Stage
@@ -43,6 +45,27 @@ def test_a_second_ctrl_c_kills_ranks_that_do_not_stop(job: Stage) -> None:
     assert agent.said("SIGINT again: killing the ranks")
     assert not any(item.lease for item in job.held().values())
     assert job.left() == []
+
+
+def test_an_agent_that_is_ended_by_force_stays_registered_until_its_ranks_are_dead(job: Stage) -> None:
+    deaf = "trap : TERM; echo deaf; while :; do sleep 3600; done"
+    agent = job.launch("sh", "-c", deaf, options=("--no-python", "--lease-ttl", "3"))
+    agent.says("deaf")
+    keeper = agent.keeper()
+    (rank,) = [job.watch(pid) for pid in agent.processes() if _parent(pid) == keeper]
+    agent.signal(signal.SIGINT)
+    agent.says("SIGINT: stopping")
+    with job.etcd.next_deletion(f"/nvrx/v1/{job.run_id}/0/nodes/") as deletion:
+        os.kill(keeper, signal.SIGSTOP)  # it kills nobody; the agent kills it when its deadline has passed
+        agent.signal(signal.SIGINT)
+        deletion()
+    job.hear_now()
+    assert not rank.alive, job.told()
+    assert agent.ends() == 130, job.told()
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def test_sigterm_to_one_of_two_agents_makes_room_for_a_replacement(job: Stage) -> None:

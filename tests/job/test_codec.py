@@ -53,6 +53,14 @@ END = RankEnd(
 )
 
 
+def test_text_that_is_no_utf8_is_written_so_that_people_can_read_it():
+    error = PythonError("FileNotFoundError", "no /data/m\udcfcller/\ud83d", "m\udcfc.py")
+    record = dataclasses.replace(END, error=error, extra={"\udcff": 1})
+    found = decode(RankEnd, "key", encode(record))
+    assert found.error.message == "no /data/m\\udcfcller/\\ud83d"
+    assert found.extra == {"\\udcff": 1}
+
+
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 @settings(max_examples=15)
 @given(data=st.data())

@@ -66,6 +66,7 @@ def test_an_interface_with_ipv6_only(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         ("node-a", "127.0.1.1", "node-a is 127.0.1.1 to this host, which other hosts cannot reach"),
         ("node-a", "10.0.0.7", ""),
         ("fe80::1", "fe80::2%eth0", ""),
+        ("node-a", "node-b.example", ""),
     ],
 )
 def test_a_meeting_place_that_other_hosts_cannot_reach(host: str, own: str, why: str) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from nvrx_async.job.codec import decode, encode
+from nvrx_async.job.records import JobSpec
 from nvrx_launcher.command_line import parse
 from nvrx_launcher.config import EmbeddedEtcd, ProgramKind, TlsConfig
 from nvrx_launcher.configure import configure
@@ -40,6 +42,12 @@ def test_the_smallest_command_line_is_one_node_with_a_private_etcd():
     assert found.logs.folder == Path.cwd() / "nvrx-logs" / found.run_id
     assert found.notices == ()
     assert found.launch_id is None
+
+
+def test_a_command_that_is_no_utf8_is_the_same_job_on_both_sides_of_etcd():
+    found = config("", script="train.py /data/m\udcfcller")
+    assert found.workers.argv[-1] == "/data/m\udcfcller"
+    assert decode(JobSpec, "job", encode(found.job)) == found.job
 
 
 def test_every_single_node_job_has_a_name_of_its_own():

@@ -321,6 +321,12 @@ def test_a_summary_that_cannot_be_written_is_a_warning(tmp_path):
     assert shown.splitlines()[-1].startswith("    logs")
 
 
+def test_a_summary_holds_text_that_is_no_utf8(tmp_path):
+    screen = Screen(summary_file=tmp_path / "summary.txt")
+    screen.show(1, Finished(outcome(1, "no /data/m\udcfcller", 0)))
+    assert r"no /data/m\udcfcller" in (tmp_path / "summary.txt").read_text()
+
+
 def test_the_rank_s_unfinished_line_is_ended_first():
     ended = []
     screen = Screen(before_line=lambda: ended.append(screen.stream.tell()))

@@ -164,6 +164,15 @@ async def test_each_end_becomes_evidence(bench, line, expected):
             assert (end.error.type, end.error.message) == ("ValueError", "bad shard")
 
 
+async def test_an_error_file_that_cannot_be_read_to_its_end_delays_no_report(bench):
+    # A pipe that nobody writes to stands for a disk that does not answer.
+    async with bench('mkfifo "$TORCHELASTIC_ERROR_FILE"; echo oops >&2; exit 3') as one:
+        await one.start()
+        (end,) = (await one.gone()).ends
+        os.close(os.open(f"{end.log}/error.json", os.O_RDWR))  # the threads that wait for a writer may go
+    assert (end.kind, end.last_lines) == (FaultKind.EXIT_CODE, ("oops",))
+
+
 async def test_a_rank_that_ends_within_the_grace_was_not_ready(bench):
     async with bench("exit 1", startup_grace_s=60.0) as one:
         await one.start()

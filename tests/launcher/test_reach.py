@@ -24,6 +24,7 @@ from nvrx_async.etcd import EtcdConfig as ClientConfig
 from nvrx_async.etcd.types import CreatedAt, Delete, Listing, Put, Scope, Txn
 from nvrx_launcher import reach as module
 from nvrx_launcher.config import EmbeddedEtcd, EtcdConfig
+from nvrx_launcher.errors import NotReadyError
 from nvrx_launcher.reach import reach
 from nvrx_launcher.store import EtcdStore
 
@@ -89,6 +90,19 @@ async def test_an_etcd_that_is_there_is_used(reaching, external):
 async def test_the_address_a_person_gives_wins(reaching, external):
     async with reaching(external.endpoint, address="10.9.8.7") as etcd:
         assert etcd.address == "10.9.8.7"
+
+
+async def test_one_endpoint_whose_name_is_gone_hides_no_address(monkeypatch):
+    def look_up(host, port):
+        if host == "gone":
+            raise OSError(-2, "Name or service not known")
+        return "10.0.0.7"
+
+    monkeypatch.setattr(module, "own_address", look_up)
+    assert await module._address(EtcdConfig(("gone:1", "there:1"), EmbeddedEtcd.OFF), None) == "10.0.0.7"
+    with pytest.raises(NotReadyError, match=r"gone: Name or service not known") as caught:
+        await module._address(EtcdConfig(("gone:1",), EmbeddedEtcd.OFF), None)
+    assert "--local-addr" in caught.value.hint
 
 
 async def test_one_is_started_where_the_endpoint_names_this_host_and_nobody_answers(reaching):

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from rounds_kit import KEYS, UTC, Keys, node, process, seat
 
-from nvrx_async.etcd.errors import OutcomeUnknownError, UnavailableError
+from nvrx_async.etcd.errors import NoSpaceError, OutcomeUnknownError, UnavailableError
 from nvrx_async.etcd.types import CreatedAt, Put, Scope, Txn
 from nvrx_async.job.records import Assignment
 from nvrx_async.rounds.committer import Committer
@@ -191,6 +191,21 @@ async def test_scopes_are_followed_and_news_reach_mirror_and_machines():
     assert await stage.run() == Finish(0, "seen")
     assert machine.of(Changed)[0].change.key == KEYS.round
     assert stage.mirror.get(KEYS.round).value == b"{}"
+
+
+@pytest.mark.parametrize(
+    ("trouble", "told"),
+    [
+        (NoSpaceError("etcd is full", hint="make room"), "etcd is full (make room); 'tag' is tried again"),
+        (UnavailableError("no etcd endpoint answered"), "no etcd endpoint answered; 'tag' is tried again"),
+        (OutcomeUnknownError("lost"), None),
+    ],
+)
+async def test_people_are_told_why_etcd_takes_no_writes(trouble, told):
+    stage = Stage(Script(saying(Commit("tag", (PUT,))), until=after(Refused)))
+    stage.store.commit_trouble.append(trouble)
+    await stage.run()
+    assert stage.notices == ([Waiting(told)] if told else [])
 
 
 async def test_news_after_the_end_of_a_life_find_nobody_and_do_no_harm():
@@ -413,7 +428,7 @@ async def test_refusals_of_one_tag_wait_longer_and_longer_until_one_is_taken(mon
 
     monkeypatch.setattr("nvrx_async.rounds.committer.anyio.sleep", note)
     store = FakeStore()
-    committer = Committer(store)
+    committer = Committer(store, print)
     for _ in range(9):
         taken, listings = await committer.commit("tag", [NEVER])
         assert (taken, len(listings)) == ((), 0)
@@ -430,7 +445,7 @@ async def test_refusals_of_one_tag_wait_longer_and_longer_until_one_is_taken(mon
 async def test_what_was_taken_before_a_refusal_is_told():
     store = FakeStore()
     store.scopes = frozenset({SCOPE})
-    taken, listings = await Committer(store).commit("tag", [PUT, NEVER, PUT])
+    taken, listings = await Committer(store, print).commit("tag", [PUT, NEVER, PUT])
     assert [txn for txn, _ in taken] == [PUT]
     assert [listing.scope for listing in listings] == [SCOPE]
     store.close()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import re
 import urllib.request
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 TIMEOUT_S = 10.0
+WATCH_S = 30.0
 PUTS = "etcd_debugging_mvcc_put_total"
 PROPOSALS = "etcd_server_proposals_committed_total"
 
@@ -46,6 +50,23 @@ class EtcdView:
             )
             for pair in answer.get("kvs", [])
         }
+
+    @contextmanager
+    def next_deletion(self, prefix: str) -> Iterator[Callable[[], None]]:
+        """Watch from now on; what is given returns when a key has been deleted."""
+        connection = http.client.HTTPConnection(self.endpoint, timeout=WATCH_S)
+        with closing(connection):
+            last = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+            request = {"create_request": {"key": _coded(prefix), "range_end": _coded(last)}}
+            connection.request("POST", "/v3/watch", json.dumps(request))
+            answer = connection.getresponse()
+            assert b'"created":true' in answer.readline()
+
+            def wait() -> None:
+                while b"DELETE" not in answer.readline():
+                    pass
+
+            yield wait
 
     def leases(self) -> set[int]:
         # The name under which etcd 3.4 has it; 3.5 answers there too.

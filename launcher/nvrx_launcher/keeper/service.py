@@ -172,7 +172,8 @@ class Service:
                 return
             if pid == 0:
                 if self._nursery.idle:  # children of their own kind: the round is over without them
-                    self._has_children = not linux.children() <= self._nursery.idle.keys()
+                    found = linux.children()  # holds the idle ones at least, or could not be read
+                    self._has_children = not found or not found <= self._nursery.idle.keys()
                 return
             if not self._nursery.reaped(pid, status):
                 self._note_end(pid, status)
