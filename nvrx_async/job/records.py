@@ -161,7 +161,10 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Key `round`. `token` names the seal of a running round; `why` tells people why this round is."""
+    """Key `round`. `token` names the seal of a running round; `why` tells people why this round is.
+
+    `verdict` is the one on the round before, of an ended round its own: all follow this key, none reads another.
+    """
 
     number: int
     phase: Phase
@@ -173,6 +176,7 @@ class Round:
     nodes: int = 0
     ledger: Ledger = Ledger()
     why: str = ""
+    verdict: End | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -32,11 +32,9 @@ class Following:
             return frozenset(map(Scope, single))
         number = now_round.number
         single.add(keys.interrupt(number))
-        if now_round.phase is Phase.FORMING:
-            single |= {keys.end(number - 1)} if number > 0 else set()
-        else:
+        if now_round.phase is not Phase.FORMING:
             # The next interrupt is known before it is needed: between two rounds only the assignment is read.
-            single |= {keys.end(number), keys.interrupt(number + 1)}
+            single.add(keys.interrupt(number + 1))
         if now_round.token is not None:
             single.add(keys.assignment(number, now_round.token, node_id))
         return frozenset(map(Scope, single))

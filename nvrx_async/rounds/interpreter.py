@@ -91,7 +91,11 @@ class Interpreter:
             wake_at_s = self._clock().s
             while self._finish is None:
                 self._observe(await self._next_events(wake_at_s))
+                began_s = self._clock().s
                 wake_at_s = self._decide(tasks)
+                # A thousand members report within moments, and one look at all of them takes a while: as long
+                # as it took, reports gather for the next, so that looking never takes more than half the time.
+                await anyio.sleep_until(anyio.current_time() + self._clock().s - began_s)
             tasks.cancel_scope.cancel()
             return self._finish
         raise AssertionError("cancelled scopes re-raise")

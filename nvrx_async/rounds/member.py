@@ -13,7 +13,6 @@ from nvrx_async.job.records import (
     LIMITS,
     Assignment,
     Current,
-    End,
     Fault,
     FaultKind,
     Interrupt,
@@ -560,7 +559,5 @@ class Member:
             self._tell_once(
                 ("interrupted", now_round.number), Interrupted(now_round.number, interrupt.reason)
             )
-        for number in (now_round.number - 1, now_round.number):
-            end = self._mirror.record(End, keys.end(number))
-            if end is not None:
-                self._tell_once(("judged", number), Judged(end))
+        if now_round.verdict is not None:
+            self._tell_once(("judged", now_round.verdict.number), Judged(now_round.verdict))

@@ -80,7 +80,8 @@ class Office:
     def next_round(self, now_round: Round, end: End, following: Round) -> Txn:
         """The verdict on a round, and the next one opened; rounds of long ago are forgotten."""
         keys, number = self.keys, now_round.number
-        then: list[Operation] = [Put(keys.end(number), encode(end)), Put(keys.round, encode(following))]
+        told = replace(following, verdict=end)
+        then: list[Operation] = [Put(keys.end(number), encode(end)), Put(keys.round, encode(told))]
         if number >= ROUNDS_KEPT:
             then.append(Delete(keys.round_scope(number - ROUNDS_KEPT)))
         return self._txn(then=tuple(then))
@@ -96,7 +97,8 @@ class Office:
     ) -> tuple[Txn, ...]:
         """An outcome other than success, decided on these members' absence."""
         judged = [Put(self.keys.end(now_round.number), encode(end))] if end else []
-        return self._in_steps([], absent, (*self._outcome(now_round, outcome), *judged))
+        told = replace(now_round, verdict=end)
+        return self._in_steps([], absent, (*self._outcome(told, outcome), *judged))
 
     def resignation(self, candidacy: str, incarnation: str, lease: int) -> Txn:
         """Stand behind all other candidates, by a new candidacy."""
