@@ -42,7 +42,7 @@ def render(notice: Notice, story: Story, palette: Palette, now_s: float) -> list
         case Registered():
             return _registered(notice, palette)
         case Waiting():
-            return [f"waiting: {notice.sentence}{_at_most(notice, now_s)}"]
+            return [f"waiting: {clean(notice.sentence)}{_at_most(notice, now_s)}"]
         case RoundRunning():
             return _running(notice, story, palette)
         case RankFailed():
@@ -59,7 +59,7 @@ def _registered(notice: Registered, palette: Palette) -> list[str]:
     node = notice.node
     again = f", attempt {notice.attempt}" if notice.attempt > 1 else ""
     lines = [f"this node is {node.node_id} at {node.address} with {count(node.slots, 'rank')}{again}"]
-    took_over = f"in the place of an earlier agent: {notice.took_over}"
+    took_over = f"in the place of an earlier agent: {clean(notice.took_over)}"
     return [*lines, palette.quiet(took_over)] if notice.took_over else lines
 
 
@@ -77,7 +77,7 @@ def _running(notice: RoundRunning, story: Story, palette: Palette) -> list[str]:
     size = f"{count(notice.world_size, 'rank')} on {count(notice.nodes, 'node')}"
     head = palette.success(f"round {notice.number} runs:")
     # Who was here saw why the round before ended; who comes later has not.
-    why = [palette.quiet(f"since {notice.why}")] if notice.number > 0 and not story.rounds else []
+    why = [palette.quiet(f"since {clean(notice.why)}")] if notice.number > 0 and not story.rounds else []
     return [f"{head} {size}, {here}", *why]
 
 

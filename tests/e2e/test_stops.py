@@ -132,5 +132,7 @@ def test_restarts_end_with_their_budget(job: Stage) -> None:
     agents = [job.launch(*program, node=f"n{number}", options=options) for number in range(2)]
     assert [agent.ends() for agent in agents] == [1, 1], job.told()
     assert all(agent.said("all 2 restarts of --max-restarts are spent") for agent in agents), job.told()
-    assert {news.round for news in job.news} <= {0, 1, 2}
-    job.up(2, 4)
+    job.hear_now()
+    # Only of the rank that fails it is certain that it was up: it takes the others along while they start.
+    assert {news.round for news in job.news if news.rank == 3} == {0, 1, 2}
+    assert {news.round for news in job.news} == {0, 1, 2}

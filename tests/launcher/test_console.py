@@ -321,6 +321,15 @@ def test_a_summary_that_cannot_be_written_is_a_warning(tmp_path):
     assert shown.splitlines()[-1].startswith("    logs")
 
 
+def test_what_others_wrote_cannot_paint_the_terminal():
+    screen = Screen()
+    shown = screen.show(1, Registered(NODE, 1, "ended 7 (\x1b[2Jsh)"))
+    shown += screen.show(2, Waiting("a\x1b[31m still to join"))
+    shown += screen.show(3, running(4, "rank 1 raised \x1b]0;title\x07E"))
+    assert "\x1b" not in shown
+    assert "waiting: a still to join" in shown
+
+
 def test_a_summary_holds_text_that_is_no_utf8(tmp_path):
     screen = Screen(summary_file=tmp_path / "summary.txt")
     screen.show(1, Finished(outcome(1, "no /data/m\udcfcller", 0)))

@@ -371,6 +371,19 @@ async def test_a_rank_that_cannot_be_forked_is_told_and_costs_no_descriptor(tmp_
         assert len(os.listdir(f"/proc/{b.keeper.pid}/fd")) == before
 
 
+async def test_many_ranks_start_where_few_descriptors_are_usual_and_keep_that_limit(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+    try:
+        async with bench(tmp_path) as b:
+            b.run(*["ulimit -Sn"] * 24)
+            await b.gone()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert not [one.failure for one in b.all(RankExited) if one.failure]
+    assert {b.path(number).read_text() for number in range(24)} == {"128\n"}
+
+
 async def test_an_order_that_comes_twice_changes_nothing(tmp_path: Path) -> None:
     async with bench(tmp_path) as b:
         b.run("echo up; exec sleep 1000")

@@ -21,6 +21,8 @@ _NICE_OF_IDLE = 20
 _CAP_SYS_NICE = 23
 _CHILDREN = "/proc/{0}/task/{0}/children"
 
+_DESCRIPTORS = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
 # Loaded before any fork: a child only calls.
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -38,6 +40,18 @@ def die_with_parent() -> None:
 def become_subreaper() -> None:
     """Descendants whose parent died become children of this process instead of init's."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def raise_descriptor_limit() -> None:
+    """Allow this process as many descriptors as it may have: a keeper needs eight for each rank."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def restore_descriptor_limit() -> None:
+    """In a child: have the limit that this process was started with."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_DESCRIPTORS, hard))
 
 
 def yield_cpu() -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import struct
 import sys
+import warnings  # noqa: F401 - os.execvpe imports it, where the child may not be able to open a file
 
 from . import linux, processes
 from .channel import channel
@@ -219,6 +220,7 @@ def _become(
             signal.signal(number, disposition)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         env = spec["env"] if hook is None else hook.enter(spec["env"])
+        linux.restore_descriptor_limit()  # below what is inherited, maybe: nothing can be opened any more
         os.execvpe(spec["argv"][0], spec["argv"], env)  # noqa: S606 - the user's program, no shell wanted
     except OSError as error:
         os.write(status_fd, _STATUS.pack(error.errno or 0, STEPS.index(step)))

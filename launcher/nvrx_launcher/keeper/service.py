@@ -76,6 +76,7 @@ class Service:
         """Serve until the agent is gone and nothing that it had started lives."""
         linux.set_name(b"nvrx-keeper")
         linux.become_subreaper()
+        linux.raise_descriptor_limit()
         self._watch_signals()
         self._watch(self._timer.fd, self._timer.clear)
         self._watch(self._control.fileno(), self._on_control)
