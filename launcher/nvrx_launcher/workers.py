@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -169,14 +170,11 @@ def make_folders(commands: Iterable[RankCommand]) -> None:
 
 
 def link(place: Path, target: Path) -> None:
-    """Have the target found at another place too.
-
-    Raises:
-        OSError: the link cannot be made.
-    """
-    place.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-    place.unlink(missing_ok=True)
-    place.symlink_to(os.path.relpath(target, place.parent))
+    """Have the target found at another place too, where the file system knows links."""
+    with suppress(OSError):  # a convenience: the target is there in any case, and is named to people
+        place.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+        place.unlink(missing_ok=True)
+        place.symlink_to(os.path.relpath(target, place.parent))
 
 
 def is_secret(name: str) -> bool:
