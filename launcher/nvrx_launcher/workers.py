@@ -74,7 +74,7 @@ class RankCommand:
     """All that the keeper needs to start a rank. `env` is the whole environment; paths are absolute.
 
     `terminal`: rows and columns of the terminal that stdout and stderr are; None for pipes. `familiar`: where
-    torchrun's users look for the folder of the logs.
+    torchrun's users look for the folder of the logs. `cpus`: those it may run on, all when empty.
     `release`: turn this idle process into the rank; where that fails, and without it, the rank starts cold.
     """
 
@@ -86,6 +86,7 @@ class RankCommand:
     stderr_path: str
     terminal: tuple[int, int] | None = None
     familiar: str | None = None
+    cpus: tuple[int, ...] = ()
     hook: Hook | None = None
     release: Release | None = None
 
@@ -152,6 +153,7 @@ def rank_command(
         stdout_path=str(paths.stdout(number, rank)),
         stderr_path=str(paths.stderr(number, rank)),
         terminal=job.terminal,
+        cpus=workers.cpus[local_rank] if workers.cpus else (),
         familiar=str(paths.familiar(job.node_id, number, local_rank)) if job.familiar else None,
     )
 
