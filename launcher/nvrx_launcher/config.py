@@ -99,6 +99,7 @@ class WorkersConfig:
     where the variable is left alone. `signals` are for the ranks alone. `virtual_local_rank`: each rank is
     told that it is the first of its node, with one GPU. `pty`: ranks write to a terminal of their own; None if
     the agent does. `interface`: the network interface that gloo and NCCL are told to use.
+    `cpus`: those that each local rank may run on, none where ranks are not bound.
     """
 
     argv: tuple[str, ...]
@@ -111,6 +112,7 @@ class WorkersConfig:
     signals: tuple[Signals, ...] = ()
     virtual_local_rank: bool = False
     pty: bool | None = False
+    cpus: tuple[tuple[int, ...], ...] = ()
     interface: str | None = None
     warm: WarmConfig = WarmConfig()
 

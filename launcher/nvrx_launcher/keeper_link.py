@@ -400,6 +400,7 @@ def _on_wire(command: RankCommand) -> dict[str, Any]:
         "env": {_bytes_kept(name): _bytes_kept(value) for name, value in command.env.items()},
         "cwd": _bytes_kept(command.cwd),
         "terminal": command.terminal,
+        "cpus": command.cpus,
         "stdout_path": _bytes_kept(command.stdout_path),
         "stderr_path": _bytes_kept(command.stderr_path),
         "hook": asdict(command.hook) if command.hook else None,

@@ -15,6 +15,8 @@ from nvrx_launcher.palette import Palette, palette_for
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nvrx_launcher.config import LaunchConfig
+
 _INTERRUPTED = 130
 
 
@@ -42,6 +44,8 @@ def _launch(line: CommandLine) -> int:
         return count_slots(word, environment.get("CUDA_VISIBLE_DEVICES"), nvml.list_gpus)
 
     config = configure(line, environment, count, preflight.read_password)
+    if line.value("numa_binding"):
+        config = _bound(config, line.value("numa_binding"), environment.get("CUDA_VISIBLE_DEVICES"))
     preflight.check(config)
     palette = _palette()
     for notice in (*config.notices, *preflight.notes()):
@@ -51,6 +55,15 @@ def _launch(line: CommandLine) -> int:
 
     code: int = run(config, environment)
     return code
+
+
+def _bound(config: LaunchConfig, mode: str, visible: str | None) -> LaunchConfig:
+    from dataclasses import replace  # noqa: PLC0415 - not for --help
+
+    from nvrx_launcher import numa, nvml  # noqa: PLC0415
+
+    cpus = numa.cpus_of_ranks(mode, config.node.slots, visible, nvml.list_gpus)
+    return replace(config, workers=replace(config.workers, cpus=cpus))
 
 
 def _answer(asked_for: str) -> int:

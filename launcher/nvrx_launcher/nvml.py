@@ -30,7 +30,16 @@ def list_gpus() -> Inventory:
 
 def _gpu(nvml: ModuleType, index: int) -> Gpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    return Gpu(_text(nvml.nvmlDeviceGetUUID(handle)), _mig(nvml, handle))
+    return Gpu(_text(nvml.nvmlDeviceGetUUID(handle)), _mig(nvml, handle), _pci(nvml, handle))
+
+
+def _pci(nvml: ModuleType, handle: Any) -> str:
+    """NVML writes eight digits of the domain in capitals, the kernel four in small letters."""
+    try:
+        address = _text(nvml.nvmlDeviceGetPciInfo(handle).busId)
+    except nvml.NVMLError:
+        return ""
+    return address.lower()[-len("0000:00:00.0") :]
 
 
 def _mig(nvml: ModuleType, handle: Any) -> tuple[str, ...] | None:

@@ -121,6 +121,15 @@ _PROGRAM = (
     ),
     torchrun("--role", group=PROGRAM, metavar="NAME", default="default", doc="The ranks' ROLE_NAME."),
     torchrun(
+        "--numa-binding",
+        environment=False,
+        group=PROGRAM,
+        metavar="node|socket",
+        parse=values.choice("node", "socket", "exclusive", "core-complex"),
+        doc="Each rank runs on the CPUs of its GPU's NUMA node, or of its socket. torchrun's exclusive and "
+        "core-complex are refused.",
+    ),
+    torchrun(
         "--virtual-local-rank",
         group=PROGRAM,
         doc="LOCAL_RANK is 0 for all, and CUDA_VISIBLE_DEVICES leaves each rank its own GPU.",
@@ -391,17 +400,6 @@ _TORCHRUN = (
             "leave it out; the output of every rank is kept in --log-dir",
         ),
         doc="Entry point that handles logs.",
-    ),
-    torchrun(
-        "--numa-binding",
-        environment=False,
-        group=TORCHRUN,
-        metavar="MODE",
-        status=Refused(
-            "this version does not bind ranks to CPUs",
-            "bind them in the command: --no-python numactl --cpunodebind=0 python train.py",
-        ),
-        doc="CPUs near the rank's GPU.",
     ),
 )
 

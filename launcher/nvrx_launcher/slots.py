@@ -18,10 +18,14 @@ _LEADING_INTEGER = re.compile(r"\s*([+-]?\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU of this node. `mig` is None without MIG mode, else the UUIDs of its MIG devices, maybe none."""
+    """A GPU of this node. `mig` is None without MIG mode, else the UUIDs of its MIG devices, maybe none.
+
+    `pci` is its address as /sys writes it, `0000:dc:00.0`.
+    """
 
     uuid: str
     mig: tuple[str, ...] | None = None
+    pci: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +69,15 @@ def count_visible(gpus: Sequence[Gpu], visible: str | None) -> int:
 
     One MIG device at most, and no whole GPU beside it: that is all a CUDA process can use.
     """
-    chosen = list(_unmasked(gpus)) if visible is None else _masked(gpus, visible.strip())
+    chosen = visible_devices(gpus, visible)
     if any(isinstance(device, str) for device in chosen):
         return 1
     return len(chosen)
+
+
+def visible_devices(gpus: Sequence[Gpu], visible: str | None) -> Sequence[Gpu | str]:
+    """GPUs, and UUIDs of MIG devices, that CUDA_VISIBLE_DEVICES leaves, in its order."""
+    return _unmasked(gpus) if visible is None else _masked(gpus, visible.strip())
 
 
 def _unmasked(gpus: Sequence[Gpu]) -> Sequence[Gpu | str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,7 +74,7 @@ class RankCommand:
     """All that the keeper needs to start a rank. `env` is the whole environment; paths are absolute.
 
     `terminal`: rows and columns of the terminal that stdout and stderr are; None for pipes. `familiar`: where
-    torchrun's users look for the folder of the logs.
+    torchrun's users look for the folder of the logs. `cpus`: those it may run on, all when empty.
     `release`: turn this idle process into the rank; where that fails, and without it, the rank starts cold.
     """
 
@@ -85,6 +86,7 @@ class RankCommand:
     stderr_path: str
     terminal: tuple[int, int] | None = None
     familiar: str | None = None
+    cpus: tuple[int, ...] = ()
     hook: Hook | None = None
     release: Release | None = None
 
@@ -151,6 +153,7 @@ def rank_command(
         stdout_path=str(paths.stdout(number, rank)),
         stderr_path=str(paths.stderr(number, rank)),
         terminal=job.terminal,
+        cpus=workers.cpus[local_rank] if workers.cpus else (),
         familiar=str(paths.familiar(job.node_id, number, local_rank)) if job.familiar else None,
     )
 
@@ -169,14 +172,11 @@ def make_folders(commands: Iterable[RankCommand]) -> None:
 
 
 def link(place: Path, target: Path) -> None:
-    """Have the target found at another place too.
-
-    Raises:
-        OSError: the link cannot be made.
-    """
-    place.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-    place.unlink(missing_ok=True)
-    place.symlink_to(os.path.relpath(target, place.parent))
+    """Have the target found at another place too, where the file system knows links."""
+    with suppress(OSError):  # a convenience: the target is there in any case, and is named to people
+        place.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+        place.unlink(missing_ok=True)
+        place.symlink_to(os.path.relpath(target, place.parent))
 
 
 def is_secret(name: str) -> bool:

@@ -116,6 +116,16 @@ def test_a_rank_that_will_not_stop_has_the_grace_and_the_one_that_failed_is_name
     assert "exited with code 3" in report
 
 
+def test_the_grace_is_the_same_when_the_agent_is_signalled(job: Stage) -> None:
+    agent = job.launch(script(job, CLINGS), "unused", options=("--workers-stop-timeout", "1"))
+    agent.says("ready")
+    agent.signal(signal.SIGTERM)
+    agent.says("not now")
+    assert agent.ends() == 143, job.told()
+    assert agent.said(r"SIGTERM: stopping; ranks have 1 s"), job.told()
+    assert agent.said(r"rank 0 still runs after SIGTERM, killed now"), job.told()
+
+
 def test_a_rank_that_somebody_kills_is_recorded_so(job: Stage) -> None:
     agent = job.launch(options=("--nproc-per-node", "2"))
     os.kill(job.up(0, 2)[1].pid, signal.SIGKILL)

@@ -7,6 +7,7 @@ import pty
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 
@@ -103,6 +104,26 @@ def test_an_interface_gives_this_nodes_address_and_is_told_to_gloo(job: Stage) -
     assert agent.ends() == 0, job.told()
     assert agent.said(r"this node is \S+ at 127\.0\.0\.1 with 1 rank")
     assert agent.said(r"^lo lo at 127\.0\.0\.1$")
+
+
+@pytest.mark.parametrize("host", ["::1", "127.0.0.1", "localhost"])
+def test_agents_meet_at_either_family(alone: Stage, host: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError as error:
+            pytest.skip(f"this machine has no {host}: {error}")
+        port = probe.getsockname()[1]
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    options = ("--nnodes", "2", "--rdzv-endpoint", place, "--rdzv-id", alone.run_id)
+    program = ("sh", "-c", 'echo "rank $RANK at $MASTER_ADDR"')
+    logs = ("--log-dir", str(alone.folder / "logs"), "--no-python")
+    agents = [alone.run(*options, *logs, "--node-id", f"n{number}", *program) for number in range(2)]
+    assert [agent.ends() for agent in agents] == [0, 0], alone.told()
+    expected = "127.0.0.1" if host == "localhost" else host
+    shown = re.findall(r"\] rank (\d) at (\S+)", "".join(agent.text for agent in agents))
+    assert sorted(shown) == [("0", expected), ("1", expected)], alone.told()
 
 
 def test_output_is_not_late_and_not_lost_with_sigkill(job: Stage) -> None:

@@ -420,3 +420,22 @@ async def test_cancelling_the_agent_ends_the_keeper_too(tmp_path: Path) -> None:
             await anyio.sleep_forever()
     assert scope.cancelled_caught
     assert marked(b.tag) == []
+
+
+async def test_a_rank_runs_on_its_cpus_and_one_that_cannot_says_so(tmp_path: Path) -> None:
+    one = min(os.sched_getaffinity(0))
+    code = python("import os; print(sorted(os.sched_getaffinity(0)))")
+    async with bench(tmp_path) as b:
+        b.keeper.good_until(boottime_s() + 60)
+        b.keeper.start_ranks(
+            0,
+            [
+                b.command(0, ["sh", "-c", code], cpus=(one,)),
+                b.command(1, ["true"], cpus=(100_000,)),
+            ],
+        )
+        await b.gone()
+        assert b.path(0).read_text() == f"[{one}]\n"
+        (failed,) = [end for end in b.all(RankExited) if end.local_rank == 1]
+        assert failed.failure is not None
+        assert failed.failure.step == "cpus"

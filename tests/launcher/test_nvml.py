@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -40,6 +40,11 @@ class FakeNvml(ModuleType):
 
     def nvmlDeviceGetUUID(self, handle):
         return handle if isinstance(handle, str) else handle["uuid"]
+
+    def nvmlDeviceGetPciInfo(self, handle):
+        if not isinstance(handle, dict) or "bus" not in handle:
+            raise self.NVMLError("Unknown Error")
+        return SimpleNamespace(busId=handle["bus"])
 
     def nvmlDeviceGetMigMode(self, handle):
         if "mig" not in handle:
@@ -91,3 +96,8 @@ def test_an_error_on_the_way_closes_nvml(monkeypatch):
 def test_no_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert nvml.list_gpus().problem.startswith("nvidia-ml-py is not installed")
+
+
+def test_the_address_is_written_as_the_kernel_writes_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml([{"uuid": "GPU-1", "bus": b"00000000:DC:00.0"}]))
+    assert nvml.list_gpus() == Inventory((Gpu("GPU-1", pci="0000:dc:00.0"),))

@@ -158,3 +158,11 @@ def test_logs_are_also_found_where_torchruns_users_look(tmp_path: Path) -> None:
     Path(made.stdout_path).write_text("said")
     assert (tmp_path / "job_n1.2" / "attempt_3" / "1" / "stdout.log").read_text() == "said"
     assert command().familiar is None
+
+
+def test_a_link_that_cannot_be_made_costs_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "job_n1.2").touch()
+    job = RankJob("job", 2, "n1", 5, tmp_path / "job", "job/0123", familiar=True)
+    made = [rank_command(ASSIGNMENT, n, workers=WORKERS, job=job, base_env={}, cwd="/") for n in range(2)]
+    make_folders(made)
+    assert all(Path(one.stdout_path).parent.is_dir() for one in made)

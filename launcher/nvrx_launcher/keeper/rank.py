@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # `typing` would cost the keeper a megabyte
 
     from .hook import Hook
 
-STEPS = ("fork", "session", "folder", "exec")
+STEPS = ("fork", "session", "cpus", "folder", "exec")
 """Steps of a start, for reports of a failed one."""
 
 # What a process does to itself, or the kernel in answer to what it did.
@@ -212,6 +212,9 @@ def _become(
             os._exit(_CANNOT_START)  # the keeper died before the kernel knew whom to watch
         for target, fd in enumerate(standard_fds):
             os.dup2(fd, target)
+        step = "cpus"
+        if spec.get("cpus"):
+            os.sched_setaffinity(0, spec["cpus"])
         step = "folder"
         os.chdir(spec["cwd"])
         step = "exec"
