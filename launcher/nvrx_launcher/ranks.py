@@ -44,6 +44,8 @@ from nvrx_launcher.workers import RankCommand, RankJob, make_folders, rank_comma
 TAIL_BYTES = 64 * 1024
 TAIL_LIMIT_S = 1.0
 """How long evidence is waited for that lies on a slow disk: the fault must be told meanwhile."""
+FOLDERS_LIMIT_S = 5.0
+"""How long a log disk may take to make folders: the ranks start without them then."""
 KEEPER_LIVES_S = 10.0
 KEEPERS_AT_ONCE = 5
 """So many keepers that die this young are no accident, and each costs the whole job a round."""
@@ -183,9 +185,11 @@ class NodeRanks:
             raise RuntimeError("ranks are started before the agent has entered a job")
         commands = self._commands(assignment, job)
         try:
-            await anyio.to_thread.run_sync(make_folders, commands)
-        except OSError as error:
-            self._warn(f"output of round {assignment.round} is lost: {error}")
+            with anyio.fail_after(FOLDERS_LIMIT_S):
+                await anyio.to_thread.run_sync(make_folders, commands, abandon_on_cancel=True)
+        except (OSError, TimeoutError) as error:
+            why = str(error) or f"its folders could not be made within {FOLDERS_LIMIT_S:g} s"
+            self._warn(f"output of round {assignment.round} is lost: {why}")
         folders = {command.local_rank: Path(command.stderr_path).parent for command in commands}
         linked = self._watch.prepare(assignment, folders)
         commands = tuple(
@@ -246,12 +250,18 @@ class NodeRanks:
         for old in [held for held in self._ports if held < number - 1]:
             self._ports.pop(old).close()
         if number not in self._ports:
-            self._ports[number] = reserve_port()
+            try:
+                self._ports[number] = reserve_port()
+            except OSError as error:
+                raise RequeueError(
+                    f"this node cannot hold a port for the ranks' store: {error}",
+                    "see ulimit -n and the free ports",
+                ) from error
         return self._ports[number].port
 
     async def prove(self, node: Node) -> Proven:
         """Find out whether the process behind a registration is dead, sweeping what it left."""
-        proof = await anyio.to_thread.run_sync(prove_dead, node)
+        proof = await anyio.to_thread.run_sync(prove_dead, node, self._tag.partition("/")[0])
         verdicts = {Verdict.ALIVE: Proof.ALIVE, Verdict.DEAD: Proof.DEAD, Verdict.UNKNOWN: Proof.UNKNOWN}
         return Proven(node.incarnation, verdicts[proof.verdict], proof.evidence)
 

@@ -95,12 +95,15 @@ def verdict(process: Process) -> Verdict:
     return Verdict.ALIVE
 
 
-def prove_dead(node: Node, *, within_s: float = 10.0) -> Proof:
+def prove_dead(node: Node, run_id: str, *, within_s: float = 10.0) -> Proof:
     """Prove that the agent behind a registration is dead, ending what it left. Blocks up to `within_s`.
 
     Its keeper exits last and carries the mark too, so nothing marked alive means: no process of it is left.
     """
     was = node.process
+    if not was.tag.startswith(f"{run_id}/"):
+        # It comes out of etcd, where others write too: processes of another job are not this one's to end.
+        return Proof(Verdict.UNKNOWN, f"its registration names no process of job {run_id}")
     found = verdict(was)
     if found is Verdict.UNKNOWN:
         return Proof(found, f"pid {was.pid} was seen in another boot or pid namespace: nobody can tell")

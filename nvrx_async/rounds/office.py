@@ -128,6 +128,7 @@ class Office:
             CreatedAt(self.key, self.create_revision),
             self._at(current(self.keys.run_id)),
             self._at(self.keys.round),
+            CreatedAt(self.keys.outcome, 0),
         )
         return Txn((*guard, *when), then)
 

@@ -100,7 +100,7 @@ def test_a_reused_pid_is_another_process() -> None:
 def test_what_another_boot_or_namespace_saw_is_unknown(changes: dict[str, Any], tag: str) -> None:
     gone = dataclasses.replace(this_process(""), pid=2**22 + 1, **changes)
     assert verdict(gone) is Verdict.UNKNOWN
-    proof = prove_dead(node(gone, tag))
+    proof = prove_dead(node(gone, tag), "run")
     assert proof.verdict is Verdict.UNKNOWN
     assert "nobody can tell" in proof.evidence
 
@@ -164,7 +164,7 @@ def test_dead_means_that_nothing_it_started_lives(tag: str, monkeypatch: pytest.
     become_subreaper()
     with child(SLEEPER) as agent, child(SPLITTER, tag):
         registered = node(record_of(agent.pid), tag)
-        living = prove_dead(registered)
+        living = prove_dead(registered, "run")
         assert living.verdict is Verdict.ALIVE
         assert f"pid {agent.pid}) lives" in living.evidence
         assert len(marked(tag)) == 2
@@ -172,15 +172,15 @@ def test_dead_means_that_nothing_it_started_lives(tag: str, monkeypatch: pytest.
         agent.wait()
         with monkeypatch.context() as patch:
             patch.setattr(processes, "kill", lambda _: False)
-            stuck = prove_dead(registered, within_s=0.1)
+            stuck = prove_dead(registered, "run", within_s=0.1)
         assert stuck.verdict is Verdict.UNKNOWN
         assert "SIGKILL does not end" in stuck.evidence
-        proof = prove_dead(registered)
+        proof = prove_dead(registered, "run")
         assert proof.verdict is Verdict.DEAD
         assert "ended what it had left" in proof.evidence
         assert marked(tag) == []
     reap_orphans()
-    assert "left" not in prove_dead(registered).evidence
+    assert "left" not in prove_dead(registered, "run").evidence
 
 
 def test_a_name_with_brackets_and_blanks_is_read_right(tmp_path: Path) -> None:
@@ -191,3 +191,11 @@ def test_a_name_with_brackets_and_blanks_is_read_right(tmp_path: Path) -> None:
         assert stat is not None
         assert stat.parent == os.getpid()
         process.kill()
+
+
+def test_a_registration_with_another_jobs_mark_ends_nothing(tag: str) -> None:
+    with child(SLEEPER, tag) as process:
+        gone = dataclasses.replace(this_process(""), pid=2**22 + 1)
+        proof = prove_dead(node(gone, tag), "another")
+        assert proof.verdict is Verdict.UNKNOWN
+        assert alive(process.pid)

@@ -93,6 +93,7 @@ def guard(bench):
         CreatedAt(OFFICE, bench.etcd.held[OFFICE].create_revision),
         ModifiedAt(attempt, bench.etcd.held[attempt].mod_revision),
         ModifiedAt(KEYS.round, bench.etcd.held[KEYS.round].mod_revision),
+        CreatedAt(KEYS.outcome, 0),
     )
 
 
