@@ -322,7 +322,7 @@ def test_a_world_of_more_than_4000_seats_is_sharded_and_batched_and_runs_with_th
     bench, names = big_world(SEATS_PER_SHARD + 1)
     commit = only(bench.last, Commit)
     assert all(max(len(txn.when), len(txn.then)) <= MAX_TXN_OPERATIONS for txn in commit.txns)
-    assert all(txn.when[:3] == guard(bench) for txn in commit.txns)
+    assert all(txn.when[:4] == guard(bench) for txn in commit.txns)
     with_round = [KEYS.round in puts(txn) for txn in commit.txns]
     assert with_round == [False] * (len(commit.txns) - 1) + [True]
     shards = [decode(WorldShard, "", put.value) for key, put in puts(commit).items() if "/world/" in key]
