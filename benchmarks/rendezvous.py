@@ -9,6 +9,7 @@ machine's cores with each other and with etcd, which a job's agents would not.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import time
@@ -74,6 +75,8 @@ async def serve(endpoint: str, total: int, first: int, count: int) -> None:
             print("round", number, max(stamps.started[number]), *told, flush=True)
 
     async with agents(endpoint, total, first, count, SLOTS, stamps, on_start) as made:
+        gc.collect()
+        gc.freeze()  # hundreds of agents in one process: no agent of a job has that much to look through
         orders = anyio.wrap_file(sys.stdin)
         while await orders.readline():
             print("fault", made[-1].fail(), flush=True)

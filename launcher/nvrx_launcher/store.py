@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 
-from nvrx_async.etcd import DeposedError, EtcdClient, Feed, deposed, lead
+from nvrx_async.etcd import DeposedError, EtcdClient, EtcdError, Feed, deposed, lead
 from nvrx_async.etcd.types import Deleted, KeyValue, Listing, Scope, Txn, TxnResult
 
 
@@ -36,8 +37,9 @@ class EtcdStore:
         return await self._client.commit(txn)
 
     async def revoke(self, lease: int) -> None:
-        """End a lease."""
-        await self._client.revoke(lease)
+        """End a lease; one that cannot be ended now lapses by itself."""
+        with contextlib.suppress(EtcdError):  # its keys' end is what the machine waits for
+            await self._client.revoke(lease)
 
     async def lead(self, elections: Scope, key: str, create_revision: int) -> bool:
         """Return True when no earlier candidate is left, False when the key itself is gone."""

@@ -26,7 +26,7 @@ class Store(Protocol):
         """Commit; an EtcdError says that it did not happen, or that nobody knows."""
 
     async def revoke(self, lease: int) -> None:
-        """End a lease."""
+        """End a lease; one that cannot be ended now lapses by itself."""
 
     async def lead(self, elections: Scope, key: str, create_revision: int) -> bool:
         """Return True when no earlier candidate is left, False when the key itself is gone."""

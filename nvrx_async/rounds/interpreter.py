@@ -5,13 +5,11 @@ It knows nothing of rounds. Drivers are passed in, so that tests put a model in 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 from anyio.abc import TaskGroup
 
-from nvrx_async.etcd.errors import EtcdError
 from nvrx_async.etcd.types import Listing, Scope, Txn
 from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.rounds.committer import Committer
@@ -49,6 +47,8 @@ from nvrx_async.rounds.events import (
 )
 from nvrx_async.rounds.mirror import Mirror
 
+GATHER_S = 0.001
+
 
 class Interpreter:
     """Runs the machines of one life until one of them says Finish."""
@@ -72,45 +72,46 @@ class Interpreter:
         self._explain = explain
         self._reasons: dict[Machine, str] = {}
         self._wanted: tuple[frozenset[Scope], ...] = ()
-        self._send, self._receive = anyio.create_memory_object_stream[tuple[Machine | None, Event]](
-            float("inf")
-        )
+        self._events: list[tuple[Machine | None, Event]] = []
+        self._news = anyio.Event()
         self._committer = Committer(store, lambda sentence: notify(Waiting(sentence)))
         self._finish: Finish | None = None
 
     def tell(self, event: Event) -> None:
         """Tell all machines of an event. Never blocks; after the end of this life nobody listens."""
-        with contextlib.suppress(anyio.ClosedResourceError):
-            self._send.send_nowait((None, event))
+        self._add(None, event)
+
+    def _add(self, addressee: Machine | None, event: Event) -> None:
+        self._events.append((addressee, event))
+        self._news.set()
 
     async def run(self) -> Finish:
         """Drive the machines to the end of this life. Tasks under way are cancelled then."""
-        async with self._send, self._receive, anyio.create_task_group() as tasks:
+        async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._follow)
             self._open_scopes()
             wake_at_s = self._clock().s
             while self._finish is None:
-                self._observe(await self._next_events(wake_at_s))
-                began_s = self._clock().s
-                wake_at_s = self._decide(tasks)
-                # A thousand members report within moments, and one look at all of them takes a while: as long
-                # as it took, reports gather for the next, so that looking never takes more than half the time.
-                await anyio.sleep_until(anyio.current_time() + self._clock().s - began_s)
+                events = await self._next_events(wake_at_s)
+                now = self._clock()
+                self._observe(events, now)
+                wake_at_s = self._decide(tasks, now)
+                # A look at a thousand members takes a while; as long, their reports gather for the next one.
+                if (took_s := self._clock().s - now.s) > GATHER_S:
+                    await anyio.sleep_until(anyio.current_time() + took_s)
             tasks.cancel_scope.cancel()
             return self._finish
         raise AssertionError("cancelled scopes re-raise")
 
     async def _next_events(self, wake_at_s: float) -> list[tuple[Machine | None, Event]]:
         """All events that wait, at least one; a Tick when the moment to wake comes first."""
-        events: list[tuple[Machine | None, Event]] = []
-        with anyio.move_on_after(max(0.0, wake_at_s - self._clock().s)):
-            events.append(await self._receive.receive())
-        while self._receive.statistics().current_buffer_used:
-            events.append(self._receive.receive_nowait())
+        if not self._events:
+            with anyio.move_on_after(max(0.0, wake_at_s - self._clock().s)):
+                await self._news.wait()
+        events, self._events, self._news = self._events, [], anyio.Event()
         return events or [(None, Tick())]
 
-    def _observe(self, events: Sequence[tuple[Machine | None, Event]]) -> None:
-        now = self._clock()
+    def _observe(self, events: Sequence[tuple[Machine | None, Event]], now: Now) -> None:
         for addressee, event in events:
             self._mirror.observe(event)
             for machine in self._machines:
@@ -128,10 +129,10 @@ class Interpreter:
         self._mirror.open(scopes)
         self._store.follow(scopes)
 
-    def _decide(self, tasks: TaskGroup) -> float:
+    def _decide(self, tasks: TaskGroup, now: Now) -> float:
         wake_at_s = float("inf")
         for machine in self._machines:
-            decision = machine.decide(self._clock())
+            decision = machine.decide(now)
             if decision.effects or decision.reason != self._reasons.get(machine):
                 self._reasons[machine] = decision.reason
                 self._explain(f"{type(machine).__name__.lower()}: {_spelled(decision)}")
@@ -161,7 +162,7 @@ class Interpreter:
             case ProveDead(node=node):
                 tasks.start_soon(self._report, self._ranks.prove(node))
             case Revoke(lease=lease):
-                tasks.start_soon(self._revoke, lease)
+                tasks.start_soon(self._store.revoke, lease)
             case Campaign(key=key, create_revision=create_revision):
                 tasks.start_soon(self._campaign, key, create_revision)
             case Notify(notice=notice):
@@ -184,13 +185,7 @@ class Interpreter:
         for listing in listings:
             self.tell(Listed(listing))
         outcome: Event = Committed(tag, taken) if len(taken) == len(txns) else Refused(tag)
-        self._send.send_nowait((machine, outcome))
-
-    async def _revoke(self, lease: int) -> None:
-        try:
-            await self._store.revoke(lease)
-        except EtcdError:
-            return  # the dead agent's lease lapses by itself; its keys' end is what the machine waits for
+        self._add(machine, outcome)
 
     async def _campaign(self, key: str, create_revision: int) -> None:
         if await self._store.lead(AttemptKeys.holding(key).elections, key, create_revision):

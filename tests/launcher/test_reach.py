@@ -222,3 +222,11 @@ async def test_the_store_follows_commits_relists_and_revokes(reaching, external)
                 tasks.start_soon(store.deposed, "/store/e/me", created)
                 await store.commit(Txn((), (Delete(elections),)))
         await changes.aclose()
+
+
+async def test_a_lease_that_cannot_be_ended_lapses_by_itself():
+    class Away:
+        async def revoke(self, lease):
+            raise UnavailableError("nobody answers")
+
+    await EtcdStore(Away(), None).revoke(0x99)

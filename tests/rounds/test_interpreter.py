@@ -354,13 +354,6 @@ async def test_a_candidate_is_told_of_its_end_with_or_without_having_led():
     assert not never.of(Elected)
 
 
-async def test_a_lease_that_cannot_be_ended_lapses_by_itself():
-    machine = Script(saying(Revoke(0x99), ReservePort(1)), until=after(PortReserved))
-    stage = Stage(machine)
-    stage.store.commit_trouble.append(UnavailableError("nobody answers"))
-    assert (await stage.run()).exit_code == 0
-
-
 async def test_the_end_cancels_what_is_under_way():
     machine = Script(saying(Commit("tag", (PUT,)), Campaign(KEYS.election(1), 1)))
     stage = Stage(machine)
