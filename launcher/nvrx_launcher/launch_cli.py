@@ -60,7 +60,7 @@ def _launch(line: CommandLine) -> int:
 def _bound(config: LaunchConfig, mode: str, visible: str | None) -> LaunchConfig:
     from dataclasses import replace  # noqa: PLC0415 - not for --help
 
-    from nvrx_launcher import numa, nvml  # noqa: PLC0415
+    from nvrx_launcher import numa, nvml  # noqa: PLC0415 - not for --help
 
     cpus = numa.cpus_of_ranks(mode, config.node.slots, visible, nvml.list_gpus)
     return replace(config, workers=replace(config.workers, cpus=cpus))
