@@ -9,6 +9,7 @@ its event descriptors and its sockets.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import functools
 import gc
 import os
@@ -24,6 +25,7 @@ SETTLE_S = 3.0
 """Bound for what is on its way out when a test ends: a killed process to vanish, a thread to return."""
 
 SHARED_MEMORY = Path("/dev/shm")
+PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,11 @@ class Resources:
 
     def __bool__(self) -> bool:
         return bool(self.processes or self.descriptors or self.threads or self.shared_memory)
+
+
+def adopt_no_orphans() -> None:
+    """Be no sub-reaper, which the agent's side of the keeper makes its process for good (prctl(2))."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def take(mark: str) -> Resources:
