@@ -45,7 +45,7 @@ def main() -> None:
         "--agents", type=lambda text: [int(n) for n in text.split(",")], default=[64, 128, 256, 1000]
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--serve", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:

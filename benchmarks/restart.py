@@ -67,7 +67,7 @@ def parse() -> argparse.Namespace:
 def show(arguments: argparse.Namespace, found: dict[tuple[int, str], list[dict[str, float]]]) -> None:
     rows = []
     for nodes in arguments.nodes:
-        base = found.get((nodes, "torchrun"), [])
+        base = found.get((nodes, "torchrun own store"), [])
         for peer in arguments.peers:
             runs = found[nodes, peer]
             totals = [run["total"] for run in runs if run]
@@ -88,7 +88,7 @@ def show(arguments: argparse.Namespace, found: dict[tuple[int, str], list[dict[s
                 "agents x ranks",
                 "launcher",
                 "SIGKILL → all at next step, ms",
-                "of torchrun in the same run",
+                "of torchrun with its own store, in the same run",
                 "not recovered in 30 s",
             ],
             rows,
@@ -132,7 +132,7 @@ PEERS: dict[str, tuple[Command, dict[str, str]]] = {
     "nvrx-launch warm": (ours(), {}),
     "nvrx-launch cold": (ours("--warm-workers", "off"), {}),
     "torchrun": (torchrun([sys.executable, "-m", "torch.distributed.run"]), {}),
-    "torchrun, own store": (
+    "torchrun own store": (
         torchrun([sys.executable, "-m", "torch.distributed.run"]),
         {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
     ),

@@ -12,7 +12,14 @@ from nvrx_async.etcd.contact import first_answer
 from nvrx_async.etcd.errors import LeaseNotFoundError, TxnTooLargeError
 from nvrx_async.etcd.identity import Identity
 from nvrx_async.etcd.types import MAX_TXN_OPERATIONS, KeyValue, Listing, Scope, Txn, TxnResult
-from nvrx_async.etcd.wire import listing, messages, range_request, reads_request, txn_request
+from nvrx_async.etcd.wire import (
+    listing,
+    messages,
+    newest_before_request,
+    range_request,
+    reads_request,
+    txn_request,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -98,6 +105,13 @@ class EtcdClient:
         """All keys of a scope, linearizable."""
         answer = await self.caller.repeat(lambda at: at.kv.Range, range_request(scope), linearizable=True)
         return listing(scope, answer, answer.header.revision)
+
+    async def newest_before(self, scope: Scope, create_revision: int) -> KeyValue | None:
+        """The key of the scope that was created last before this revision, None if there is none."""
+        request = newest_before_request(scope, create_revision)
+        answer = await self.caller.repeat(lambda at: at.kv.Range, request, linearizable=True)
+        items = listing(scope, answer, answer.header.revision).items
+        return items[0] if items else None
 
     async def list_all(self, scopes: tuple[Scope, ...]) -> tuple[Listing, ...]:
         """All scopes as they stood together at one revision, linearizable.

@@ -20,12 +20,6 @@ if TYPE_CHECKING:
 _RETRY_S = 0.2
 
 
-def predecessor(candidates: tuple[KeyValue, ...], create_revision: int) -> KeyValue | None:
-    """The last candidate created before `create_revision`, None if there is none."""
-    earlier = [candidate for candidate in candidates if candidate.create_revision < create_revision]
-    return max(earlier, key=lambda candidate: candidate.create_revision, default=None)
-
-
 async def lead(client: EtcdClient, elections: Scope, key: str, create_revision: int) -> None:
     """Return when no candidate of `elections` is older than the own `key`, created at `create_revision`.
 
@@ -36,17 +30,16 @@ async def lead(client: EtcdClient, elections: Scope, key: str, create_revision: 
     """
     while True:
         try:
-            candidates = (await client.list(elections)).items
+            own = await client.get(key)
+            before = await client.newest_before(elections, create_revision)
         except UnavailableError:
             await anyio.sleep(_RETRY_S)
             continue
-        if not any(_is(candidate, key, create_revision) for candidate in candidates):
+        if own is None or own.create_revision != create_revision:
             raise DeposedError(f"candidate {key} of revision {create_revision} is no longer in the election")
-        before = predecessor(candidates, create_revision)
         if before is None:
             return
-        own = (key, create_revision)
-        await _first_gone(client, own, (before.key, before.create_revision))
+        await _first_gone(client, (key, create_revision), (before.key, before.create_revision))
 
 
 async def deposed(client: EtcdClient, key: str, create_revision: int) -> None:

@@ -67,6 +67,19 @@ def range_request(scope: Scope, *, revision: int = 0) -> Any:
     return messages.RangeRequest(key=key, range_end=end, revision=revision)
 
 
+def newest_before_request(scope: Scope, create_revision: int) -> Any:
+    """A read of the one key of the scope that was created last before this revision."""
+    key, end = range_bounds(scope)
+    return messages.RangeRequest(
+        key=key,
+        range_end=end,
+        max_create_revision=create_revision - 1,
+        limit=1,
+        sort_target=messages.RangeRequest.CREATE,
+        sort_order=messages.RangeRequest.DESCEND,
+    )
+
+
 def reads_request(scopes: tuple[Scope, ...], *, revision: int = 0) -> Any:
     """One transaction that reads all scopes at one revision."""
     return messages.TxnRequest(

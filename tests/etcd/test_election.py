@@ -5,22 +5,19 @@ import asyncio
 import pytest
 
 from nvrx_async.etcd import DeposedError, EtcdClient, EtcdConfig, deposed, lead
-from nvrx_async.etcd.election import predecessor
-from nvrx_async.etcd.types import CreatedAt, Delete, KeyValue, Put, Scope, Txn
-
-
-def candidate(revision):
-    return KeyValue(f"c{revision}", b"", revision, revision, 1)
-
-
-def test_the_predecessor_is_the_youngest_of_the_older_ones():
-    candidates = tuple(candidate(revision) for revision in (7, 3, 9, 5))
-    assert predecessor(candidates, 9) == candidate(7)
-    assert predecessor(candidates, 3) is None
+from nvrx_async.etcd.types import CreatedAt, Delete, Put, Scope, Txn
 
 
 async def stand(client, key):
     return (await client.commit(Txn((CreatedAt(key, 0),), (Put(key, b""),)))).revision
+
+
+async def test_the_predecessor_is_the_youngest_of_the_older_ones(client, prefix):
+    elections = Scope(prefix, prefix=True)
+    revisions = [await stand(client, f"{prefix}{name}") for name in ("c", "a", "b")]
+    assert (await client.newest_before(elections, revisions[2])).key == f"{prefix}a"
+    assert (await client.newest_before(elections, revisions[1])).key == f"{prefix}c"
+    assert await client.newest_before(elections, revisions[0]) is None
 
 
 async def resign(client, key):
