@@ -52,7 +52,7 @@ from nvrx_launcher.screen import Screen
 from nvrx_launcher.signals import stopping
 from nvrx_launcher.store import EtcdStore
 from nvrx_launcher.story import Story
-from nvrx_launcher.sweep import this_process
+from nvrx_launcher.sweep import sweep_orphans, this_process
 from nvrx_launcher.terminal import terminal_size
 from nvrx_launcher.warm import WarmCrew
 from nvrx_launcher.workers import RankJob
@@ -77,19 +77,26 @@ def run(config: LaunchConfig, environment: Mapping[str, str]) -> int:
 
 
 async def _main(config: LaunchConfig, environment: Mapping[str, str]) -> int:
-    with Screen() as screen:
-        output = Output(screen, sys.stdout.buffer, sys.stderr.buffer, boottime_s, config.logs.shown)
-        return await _Agent(config, environment, screen, output).run()
+    # One thread each, left in reverse order: a pipe that nobody reads must not keep the verdict from the others.
+    with Screen() as files, Screen() as screen, Screen() as ranks:
+        output = Output(ranks, sys.stdout.buffer, sys.stderr.buffer, boottime_s, config.logs.shown)
+        return await _Agent(config, environment, files, screen, output).run()
 
 
 class _Agent:
     """What outlives a life: console, keeper, the connection to etcd, the person's wish to stop."""
 
     def __init__(
-        self, config: LaunchConfig, environment: Mapping[str, str], screen: Screen, output: Output
+        self,
+        config: LaunchConfig,
+        environment: Mapping[str, str],
+        files: Screen,
+        screen: Screen,
+        output: Output,
     ) -> None:
         self._config = config
         self._environment = environment
+        self._files = files
         self._screen = screen
         self._console = Console(
             Story(config.run_id, config.job.max_restarts, str(config.logs.folder), boottime_s()),
@@ -144,6 +151,9 @@ class _Agent:
     async def _reach_and_live(self) -> int:
         folder = self._config.logs.folder
         await anyio.Path(folder).mkdir(parents=True, exist_ok=True)
+        left = await anyio.to_thread.run_sync(sweep_orphans, self._config.run_id)
+        if left:
+            self._warn(f"ended what an earlier agent of this job had left here: {', '.join(left)}")
         async with (
             reach(
                 self._config.etcd,
@@ -211,7 +221,7 @@ class _Agent:
 
         session = Session(etcd.client, ttl_s=spec.lease_ttl_s, clock=boottime_s, on_renewed=renewed)
         async with AsyncExitStack() as stack:
-            await self._begin(stack, session)
+            await self._begin(stack, session, etcd)
             feed = await stack.enter_async_context(Feed(etcd.client))
             me, mirror = self._identity(etcd, session.lease_id), Mirror()
             interpreter = Interpreter(
@@ -241,13 +251,18 @@ class _Agent:
                     self._cut_short = session.lease_id
         return finish
 
-    async def _begin(self, stack: AsyncExitStack, session: Session) -> None:
+    async def _begin(self, stack: AsyncExitStack, session: Session, etcd: Reached) -> None:
         """Take a lease. etcd may be away, for as long as a job can be saved by waiting."""
         limit_s = boottime_s() + self._config.job.outage_limit_s + RETURN_LIMIT_S
         while True:
             try:
                 await stack.enter_async_context(session)
             except UnavailableError as error:
+                if etcd.server is not None and etcd.server.exited.is_set():
+                    raise RequeueError(
+                        "the etcd that this agent had started has ended, and the job with it",
+                        f"see why in {self._config.logs.folder / ETCD_LOG}; the job can be requeued",
+                    ) from error
                 if boottime_s() >= limit_s:
                     raise RequeueError(
                         f"etcd did not answer for {RETURN_LIMIT_S:g} s: {error.cause}",
@@ -355,12 +370,12 @@ class _Agent:
         if isinstance(notice, Waiting) and self._unreachable:
             self._warn(self._unreachable)  # at once: whoever is waited for may never find the way here
             self._unreachable = ""
-        self._screen.do(lambda: self._history.add(notice))
+        self._files.do(lambda: self._history.add(notice))
         if isinstance(notice, Finished) and not notice.outcome.success:
-            self._screen.do(lambda: self._reply(notice.outcome))
+            self._files.do(lambda: self._reply(notice.outcome))
 
     def _keep_end(self, number: int, end: RankEnd) -> None:
-        self._screen.do(lambda: self._history.add_end(number, end))
+        self._files.do(lambda: self._history.add_end(number, end))
 
     def _reply(self, outcome: Outcome) -> None:
         """Where what started this agent reads how it failed, as it would of torchrun."""
@@ -373,7 +388,7 @@ class _Agent:
             self._console.warn(f"TORCHELASTIC_ERROR_FILE={path} cannot be written: {error.strerror}")
 
     def _explain(self, sentence: str) -> None:
-        self._screen.do(lambda: self._decisions.add(f"{now().utc} {sentence}"))
+        self._files.do(lambda: self._decisions.add(f"{now().utc} {sentence}"))
 
     def _say(self, text: str) -> None:
         self._screen.do(lambda: self._console.say(text))

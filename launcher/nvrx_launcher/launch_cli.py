@@ -22,6 +22,7 @@ _INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `nvrx-launch` with these arguments (default: the process's own) and return its exit code."""
+    _open_closed_streams()
     try:
         line = parse(sys.argv[1:] if argv is None else argv, os.environ)
         code = _answer(line.asked_for) if line.asked_for else _launch(line)
@@ -115,6 +116,14 @@ def _palette() -> Palette:
 def _tell(text: str) -> None:
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
+
+
+def _open_closed_streams() -> None:
+    """What was closed by the caller (`>&-`) takes everything and shows nothing."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - for as long as the process
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - for as long as the process
 
 
 def _release_stdout() -> None:

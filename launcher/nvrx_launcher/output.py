@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,7 @@ class Output:
         self._shown = shown
         self._logs: dict[tuple[int, str], _Log] = {}
         self._printer: OutputPrinter | None = None
+        self._printing = threading.Lock()
 
     def expect(self, assignment: Assignment, commands: Sequence[RankCommand]) -> None:
         """These ranks are about to write."""
@@ -82,7 +84,7 @@ class Output:
                 clock=self._clock_s,
             )
 
-        self._screen.do(begin)
+        self._do(begin)
 
     def grew(self, local_rank: int, stream: str, keeper: Keeper) -> None:
         """Show what was added to a log, then let the keeper tell of the next growth."""
@@ -92,17 +94,28 @@ class Output:
             self._show(self._logs.get((local_rank, stream)))
             call_in(loop, lambda: keeper.seen(local_rank, stream))
 
-        self._screen.do(show)
+        self._do(show)
 
     async def drain(self) -> None:
         """Show all that was written until now, the unfinished last lines too."""
-        self._screen.do(self._end)
+        self._do(self._end)
         await self._screen.drain(DRAIN_LIMIT_S)
 
     def break_line(self) -> None:
-        """End an unfinished line, for another writer on the same console. Only in the screen's thread."""
-        if self._printer is not None:
-            self._printer.break_line()
+        """End an unfinished line, for another writer on the same console; left out while a rank's output is stuck."""
+        if self._printing.acquire(blocking=False):
+            try:
+                if self._printer is not None:
+                    self._printer.break_line()
+            finally:
+                self._printing.release()
+
+    def _do(self, job: Callable[[], None]) -> None:
+        def alone() -> None:
+            with self._printing:
+                job()
+
+        self._screen.do(alone)
 
     def _filtered(self, first: RankCommand, name: str, stream: Stream) -> FilteredFile | None:
         """The filtered file of a stream, in the folder of the round; `first` is any rank of it."""

@@ -28,6 +28,7 @@ def check(config: LaunchConfig) -> None:
     Raises:
         UsageError: the script, module, program, a TLS file or the log folder cannot be used.
     """
+    check_current_folder()
     _check_program(config.workers)
     if config.etcd.tls is not None:
         _check_tls(config.etcd.tls)
@@ -45,6 +46,14 @@ def notes(open_files: int | None = None) -> tuple[str, ...]:
         f"the lack of them as a system error: ulimit -n {ENOUGH_OPEN_FILES} or more is safer"
     )
     return (few,)
+
+
+def check_current_folder() -> None:
+    """Check that the folder this was started in still exists: ranks start there."""
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise UsageError("the current folder was removed", "cd to one that exists") from error
 
 
 def _check_program(workers: WorkersConfig) -> None:

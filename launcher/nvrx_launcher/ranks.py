@@ -30,7 +30,7 @@ from nvrx_launcher.cgroup import oom_kills
 from nvrx_launcher.clock import boottime_s, utc
 from nvrx_launcher.config import WorkersConfig
 from nvrx_launcher.countdown import Countdown
-from nvrx_launcher.errors import RequeueError
+from nvrx_launcher.errors import KeeperStartError, RequeueError
 from nvrx_launcher.keeper.errors import FrameError
 from nvrx_launcher.keeper_link import Keeper
 from nvrx_launcher.output import Output
@@ -97,6 +97,7 @@ class NodeRanks:
         self._ports: dict[int, ReservedPort] = {}
         self._good_until_s = 0.0
         self._stopped = -1
+        self._was_ready = False
 
     # For the agent ------------------------------------------------------------------------------------
 
@@ -136,15 +137,12 @@ class NodeRanks:
             while True:
                 generation += 1
                 began_s = boottime_s()
-                async with Keeper.start(generation, self._tag) as keeper:
-                    self._keeper = keeper
-                    self._crew.keeper(keeper)
-                    keeper.good_until(self._good_until_s)
-                    self._tell(KeeperReady(generation))
-                    if generation == 1:
-                        task_status.started()
-                    async for event in keeper.events:
-                        await self._on(event, keeper)
+                try:
+                    await self._follow(generation, task_status)
+                except KeeperStartError as error:
+                    if short_lived + 1 >= KEEPERS_AT_ONCE:
+                        raise
+                    self._warn(f"{error}; another is started")
                 short_lived = short_lived + 1 if boottime_s() - began_s < KEEPER_LIVES_S else 0
                 if short_lived >= KEEPERS_AT_ONCE:
                     raise RequeueError(
@@ -175,6 +173,19 @@ class NodeRanks:
             )
             for local_rank in range(assignment.seat.slots)
         )
+
+    async def _follow(self, generation: int, task_status: TaskStatus[None]) -> None:
+        """Listen to one keeper until it dies."""
+        async with Keeper.start(generation, self._tag) as keeper:
+            self._keeper = keeper
+            self._crew.keeper(keeper)
+            keeper.good_until(self._good_until_s)
+            self._tell(KeeperReady(generation))
+            if not self._was_ready:
+                self._was_ready = True
+                task_status.started()
+            async for event in keeper.events:
+                await self._on(event, keeper)
 
     # For the interpreter ------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
-"""The one thread that writes to the console.
+"""A thread that writes where writing may take for ever.
 
-A console may take nothing for hours (Ctrl-S, a pager, a full pipe). Only this thread waits for it: the agent
-must go on renewing its lease, or its ranks would be killed for a stuck terminal.
+A console may take nothing for hours (Ctrl-S, a pager, a full pipe), and a disk too. Only such a thread waits for
+it: the agent must go on renewing its lease, or its ranks would be killed for a stuck terminal.
 """
 
 from __future__ import annotations

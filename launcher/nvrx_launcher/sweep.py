@@ -34,6 +34,7 @@ __all__ = [
     "become_subreaper",
     "prove_dead",
     "sweep",
+    "sweep_orphans",
     "this_process",
     "verdict",
 ]
@@ -117,6 +118,24 @@ def prove_dead(node: Node, run_id: str, *, within_s: float = 10.0) -> Proof:
     left = f"; ended what it had left: {', '.join(swept.killed)}" if swept.killed else ""
     evidence = f"its process (pid {was.pid}) is dead and nothing it started lives on this host{left}"
     return Proof(Verdict.DEAD, evidence)
+
+
+def sweep_orphans(run_id: str) -> tuple[str, ...]:
+    """End what earlier agents of this job left on this host: marked processes of which no keeper lives.
+
+    An agent and its keeper that are killed together leave their ranks' helpers to nobody, and once the lease
+    has ended no registration names them any more. Blocks; returns what was ended.
+    """
+    tags: dict[str, bool] = {}
+    for stat in processes.table().values():
+        environment = processes.environment(stat.pid) if stat.alive else frozenset()
+        tag = next(
+            (word[len(MARK) + 1 :] for word in environment if word.startswith(f"{MARK}=".encode())), b""
+        )
+        if tag.startswith(f"{run_id}/".encode()):
+            kept = f"{KEEPER_MARK}=1".encode() in environment
+            tags[os.fsdecode(tag)] = tags.get(os.fsdecode(tag), False) or kept
+    return tuple(name for tag, kept in tags.items() if not kept for name in sweep(tag).killed)
 
 
 def sweep(tag: str, *, sessions: Collection[int] = (), within_s: float = 10.0) -> Swept:

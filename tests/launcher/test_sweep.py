@@ -23,6 +23,7 @@ from nvrx_launcher.sweep import (
     become_subreaper,
     prove_dead,
     sweep,
+    sweep_orphans,
     this_process,
     verdict,
 )
@@ -199,3 +200,18 @@ def test_a_registration_with_another_jobs_mark_ends_nothing(tag: str) -> None:
         proof = prove_dead(node(gone, tag), "another")
         assert proof.verdict is Verdict.UNKNOWN
         assert alive(process.pid)
+
+
+def test_orphans_of_the_job_are_ended_and_those_with_a_keeper_are_left(tag: str) -> None:
+    become_subreaper()
+    job = f"job-{tag.rpartition('/')[2]}"
+    with (
+        child(SPLITTER, f"{job}/dead"),
+        child(SLEEPER, f"{job}/living", **{KEEPER_MARK: "1"}) as keeper,
+        child(SLEEPER, f"{job}2/other") as other,
+    ):
+        assert len(sweep_orphans(job)) == 2
+        assert marked(f"{job}/dead") == []
+        assert alive(keeper.pid)
+        assert alive(other.pid)
+    reap_orphans()
