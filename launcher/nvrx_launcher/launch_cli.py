@@ -44,6 +44,7 @@ def _launch(line: CommandLine) -> int:
     def count(word: str) -> int:
         return count_slots(word, environment.get("CUDA_VISIBLE_DEVICES"), nvml.list_gpus)
 
+    preflight.check_current_folder()
     config = configure(line, environment, count, preflight.read_password)
     if line.value("numa_binding"):
         config = _bound(config, line.value("numa_binding"), environment.get("CUDA_VISIBLE_DEVICES"))

@@ -28,7 +28,6 @@ def check(config: LaunchConfig) -> None:
     Raises:
         UsageError: the script, module, program, a TLS file or the log folder cannot be used.
     """
-    check_current_folder()
     _check_program(config.workers)
     if config.etcd.tls is not None:
         _check_tls(config.etcd.tls)
