@@ -27,16 +27,17 @@ def play(on: Stage, agents: int, kind: str) -> None:
 def train(on: Stage, agents: int, kind: str | None) -> str:
     """The training of the examples, in which the last rank dies (None: nobody does); its last line, the result.
 
-    The result may be told in two rounds: torch's DistributedDataParallel leaves the threads of gloo behind after
-    `destroy_process_group`, and once in a while one of them aborts the process at the interpreter's end ("terminate
-    called without an active exception"). Then all ranks rightly run again, and must tell the same.
+    The result may be told in two rounds: once in a while a process that used torch's DistributedDataParallel aborts
+    at the interpreter's end ("terminate called without an active exception"), also after it had told its result.
+    Then all ranks rightly run again, and must tell the same.
     """
     crash = ("--crash-rank", str(RANKS_PER_AGENT * agents - 1), "--crash-kind", kind) if kind else ()
     _run(on, agents, str(TRAINING), "--out", str(on.folder / "out"), *STEPS, *crash)
     assert (on.folder / "out" / "crashed").exists() == bool(kind), on.told()
     results = [found for agent in on.agents for found in re.findall(r"result: .*", agent.text)]
     assert len(set(results)) == 1, on.told()
-    assert len(results) == 1 + any(ABORTED in agent.text for agent in on.agents), on.told()
+    aborted = any(ABORTED in agent.text for agent in on.agents)
+    assert len(results) in ((1, 2) if aborted else (1,)), on.told()
     return str(results[0])
 
 
