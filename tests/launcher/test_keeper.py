@@ -103,6 +103,12 @@ async def test_a_rank_reads_no_input_and_has_only_its_three_descriptors(tmp_path
         assert b.path(0).read_text() == "'' ['0', '1', '2', '3']\n"
 
 
+def ignored_here() -> int:
+    with open("/proc/self/status", encoding="ascii") as file:
+        status = file.read().split()
+    return int(status[status.index("SigIgn:") + 1], 16)
+
+
 async def test_a_rank_has_default_signals_and_its_own_session(tmp_path: Path) -> None:
     async with bench(tmp_path) as b:
         b.run(
@@ -115,8 +121,7 @@ async def test_a_rank_has_default_signals_and_its_own_session(tmp_path: Path) ->
         )
         await b.gone()
         # What was ignored when the tests were started (`nohup`, a shell's background job) stays so in ranks.
-        status = Path("/proc/self/status").read_text().split()
-        inherited = int(status[status.index("SigIgn:") + 1], 16) & ~0x1001000 & ~(1 << signal.SIGTERM - 1)
+        inherited = ignored_here() & ~0x1001000 & ~(1 << signal.SIGTERM - 1)
         assert b.path(0).read_text() == f"0000000000000000 {inherited}\nTrue\n"
 
 
