@@ -119,7 +119,7 @@ class EmbeddedServer:
             self._tasks = anyio.create_task_group()
             await self._tasks.__aenter__()
             self._tasks.start_soon(self._watch_exit, name="etcd server exit")
-        except BaseException:
+        except BaseException:  # cancellation too: what was started must not outlive it; re-raised
             await self._clean_up()
             raise
         return self
