@@ -131,3 +131,25 @@ class AttemptKeys:
     def end(self, number: int) -> str:
         """Verdict on a round: root, next level, reason."""
         return f"{self.base}rounds/{number}/end"
+
+    def struck(self, number: int, node_id: str) -> str:
+        """A recorded agent that nobody needs to ask any more."""
+        return f"{self.base}rounds/{number}/struck/{node_id}"
+
+    @property
+    def controls(self) -> Scope:
+        """All commands of people, asked and answered."""
+        return Scope(f"{self.base}control/", prefix=True)
+
+    def control(self, command_id: str) -> str:
+        """One command of a person."""
+        return f"{self.controls.key}{command_id}"
+
+    @property
+    def exclusions(self) -> Scope:
+        """All nodes that take no seat."""
+        return Scope(f"{self.base}excluded/", prefix=True)
+
+    def excluded(self, node_id: str) -> str:
+        """One node that takes no seat, and why."""
+        return f"{self.exclusions.key}{node_id}"

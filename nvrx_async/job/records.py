@@ -133,7 +133,8 @@ class Node:
 
     `incarnation` is new for each life (one lease) of an agent. `succeeds` names the incarnation on this
     host that this agent proved dead, nothing it started living on. `order` is the wished place among
-    nodes (`--node-rank`, Slurm's node id), None when nobody said.
+    nodes (`--node-rank`, Slurm's node id), None when nobody said. `probe` is `host:port` where the agent
+    answers questions of its peers and of `nvrx`, empty when it answers none.
     """
 
     node_id: str
@@ -145,6 +146,7 @@ class Node:
     registered_utc: str
     succeeds: str | None = None
     order: int | None = None
+    probe: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -390,4 +392,65 @@ class Outcome:
     decided_utc: str
     launch_id: str | None = None
     root: Root | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Verb(Enum):
+    """What a person may ask of a running job."""
+
+    STOP = "stop"
+    RESTART = "restart"
+    GROW = "grow"
+    DRAIN = "drain"
+    UNDRAIN = "undrain"
+    EXCLUDE = "exclude"
+
+
+class CommandPhase(Enum):
+    """How far a command has come."""
+
+    ASKED = "asked"
+    DONE = "done"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Key `control/<id>`: what a person asks of the job, carried out once.
+
+    Whoever asks creates the key; the coordinator writes effect and answer in one transaction. `by` names
+    the person (`user@host`), `node_id` the node that drain, undrain and exclude are about, `answer` is a
+    sentence for the person.
+    """
+
+    verb: Verb
+    by: str
+    reason: str
+    asked_utc: str
+    node_id: str | None = None
+    phase: CommandPhase = CommandPhase.ASKED
+    answer: str = ""
+    answered_utc: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """Key `excluded/<node_id>`: this node takes no seat; `until_utc` is empty when nobody set an end."""
+
+    node_id: str
+    why: str
+    by: str
+    since_utc: str
+    until_utc: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """Key `rounds/<n>/struck/<node_id>`: a recorded agent that nobody needs to ask any more, and why."""
+
+    node_id: str
+    incarnation: str
+    why: str
     extra: Mapping[str, Any] = field(default_factory=dict)
