@@ -238,7 +238,7 @@ class Coordinator:
     def _seal(self, case: _Case, sealed: Sealed) -> str:
         seal = seal_of(case.round)
         if seal is not None and keeps_seats(case.world, sealed, case.round.number, seal[0]):
-            self._commit("seal", case.office.run_again(case.round, sealed, case.now.utc))
+            self._commit("seal", case.office.run_again(case.round, sealed, seal, case.now.utc))
             return f"running round {case.round.number} as the one before: {sealed.reason}"
         self._seals += 1
         token = f"{self._me.incarnation}-{self._seals}"

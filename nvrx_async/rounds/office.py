@@ -31,7 +31,6 @@ from nvrx_async.rounds.limits import limits_in
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.seal import Sealed
 from nvrx_async.rounds.stop_state import stop_as_extra
-from nvrx_async.rounds.world import seal_of
 
 ROUNDS_KEPT = 200
 INTERRUPTS_AT_ONCE = 32
@@ -50,10 +49,8 @@ class Office:
     create_revision: int
     mirror: Mirror
 
-    def run_again(self, now_round: Round, sealed: Sealed, utc: str) -> Txn:
-        """The round that runs with the seats of the one before."""
-        seal = seal_of(now_round)
-        assert seal is not None
+    def run_again(self, now_round: Round, sealed: Sealed, seal: tuple[int, str], utc: str) -> Txn:
+        """The round that runs with the seats of the one before; `seal` is where they stand."""
         running = replace(_running(now_round, sealed, seal[1], utc), sealed_in=seal[0])
         return self._txn(then=(Put(self.keys.round, encode(running)),))
 
