@@ -306,12 +306,13 @@ class Coordinator:
 
     def _restart(self, case: _Case, end: End, verdict: Verdict) -> str:
         told = reports(self._mirror, case.office.keys, end.number)
+        seal = seal_of(case.round)
         following = Round(
             number=end.number + 1,
             phase=Phase.FORMING,
             opened_utc=case.now.utc,
             previous_token=case.round.token,
-            sealed_in=seal[0] if (seal := seal_of(case.round)) is not None else -1,
+            sealed_in=seal[0] if seal is not None else -1,
             ledger=verdict.ledger,
             why=end.root.sentence,
             extra=with_agreed_limits(case.round.extra, told.values()),
