@@ -154,7 +154,6 @@ def round_record(keys: AttemptKeys, number: int, held: Mapping[str, bytes]) -> R
         }
 
     now_round, verdict = one(Round, keys.round), one(End, keys.end(number))
-    told = _round_told(number, now_round, verdict)
     seal = seal_of(number, now_round, verdict)
     worlds = under(WorldShard, keys.worlds(*seal).key) if seal else {}
     return assembled(
