@@ -170,6 +170,8 @@ class Ledger:
 class Round:
     """Key `round`. `token` names the seal of a running round; `why` tells people why this round is.
 
+    `sealed_in`: the round under which the seal of `token` (while forming: of `previous_token`) stands, an earlier
+    one when nobody moved; -1: this one (while forming: the one before). The store of rank 0 listens on `master_*`.
     `verdict` is the one on the round before, of an ended round its own: all follow this key, none reads another.
     """
 
@@ -179,6 +181,9 @@ class Round:
     running_utc: str = ""
     token: str | None = None
     previous_token: str | None = None
+    sealed_in: int = -1
+    master_address: str = ""
+    master_port: int = 0
     world_size: int = 0
     nodes: int = 0
     ledger: Ledger = Ledger()
@@ -284,7 +289,7 @@ class RankEnd:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Key `rounds/<n>/interrupt`: the round is over, and who said so on what evidence."""
+    """Key `interrupt/<n>`: the round is over, and who said so on what evidence."""
 
     by: str
     kind: FaultKind

@@ -80,7 +80,9 @@ from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.own import InFlight, OwnFault, OwnRanks
 from nvrx_async.rounds.registration import Registration
+from nvrx_async.rounds.seating import in_round
 from nvrx_async.rounds.stopping import Stopping
+from nvrx_async.rounds.world import seal_of
 
 USAGE = 2
 REQUEUE = 75
@@ -300,7 +302,7 @@ class Member:
                 return "ranks of an older round are being stopped"
             self._reported, self._ranks = number, None
             return self._await_round(now, now_round, registered)
-        if not self._mirror.knows(Scope(keys.interrupt(number))):
+        if not self._mirror.knows(keys.interrupts):
             return "reading whether the round was interrupted"
         interrupt = self._mirror.record(Interrupt, keys.interrupt(number))
         if interrupt is not None:
@@ -384,18 +386,18 @@ class Member:
         return registered.join(number, port)
 
     def _take_seat(self, now: Now, now_round: Round, registered: Registration) -> str:
-        keys, number, token = registered.keys, now_round.number, now_round.token
-        if number <= self._reported or token is None:
+        keys, number, seal = registered.keys, now_round.number, seal_of(now_round)
+        if number <= self._reported or seal is None:
             return f"reported on round {number}; waiting for the next"
-        key = keys.assignment(number, token, registered.node.node_id)
-        if not self._mirror.knows(Scope(key), Scope(keys.interrupt(number))):
+        key = keys.assignment(*seal, registered.node.node_id)
+        if not self._mirror.knows(Scope(key), keys.interrupts):
             return f"reading what this node runs in round {number}"
-        assignment = self._mirror.record(Assignment, key)
-        mine = assignment is not None and assignment.seat.incarnation == registered.node.incarnation
-        if assignment is None or not mine:
+        seated = self._mirror.record(Assignment, key)
+        if seated is None or seated.seat.incarnation != registered.node.incarnation:
             self._tell_running(now_round, None)
             # Nothing of a spare lives in any round: it is ready for the next one before that begins.
             return f"spare in round {number}; {self._join(now, number + 1, registered)}"
+        assignment = in_round(seated, now_round)
         if self._mirror.get(keys.interrupt(number)) is not None:
             self._ranks = OwnRanks(assignment, gone=True, stopping=True)
             return self._tend(now, self._ranks, now_round, registered)

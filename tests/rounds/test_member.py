@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 import pytest
 from rounds_kit import (
@@ -442,6 +443,21 @@ def test_the_next_round_is_started_after_the_report():
     assert only(bench.tell(), StartRanks).assignment.round == 1
 
 
+def test_a_round_that_keeps_the_seal_is_started_with_its_own_store_and_limits_and_nothing_is_read_anew():
+    bench = running()
+    before = bench.machine.scopes()
+    interrupted(bench)
+    bench.settle(PortReserved(1, 29501), RanksGone(0, STOPPED))
+    bench.etcd.put(KEYS.round, Round(1, Phase.FORMING, UTC, previous_token="t", sealed_in=0))
+    bench.settle()
+    again = Round(1, Phase.RUNNING, UTC, token="t", previous_token="t", sealed_in=0, world_size=4, nodes=2)
+    limits = {"limits": {"step": 3.0}}
+    bench.etcd.put(KEYS.round, replace(again, master_address="10.0.0.b", master_port=41, extra=limits))
+    started = only(bench.tell(), StartRanks).assignment
+    assert started == replace(assignment(), round=1, master_address="10.0.0.b", master_port=41, extra=limits)
+    assert bench.machine.scopes() == before
+
+
 def test_a_round_that_went_on_without_this_agent_kills_its_ranks_before_it_joins():
     bench = running()
     bench.etcd.put(KEYS.round, Round(1, Phase.FORMING, UTC))
@@ -662,10 +678,10 @@ def test_what_is_late_or_of_another_round_changes_nothing(event):
     assert bench.last.reason == "ranks are running"
 
 
-def test_it_follows_a_handful_of_single_keys():
+def test_it_follows_a_handful_of_single_keys_and_the_few_interrupts():
     bench = running(number=3)
-    assert all(not scope.prefix for scope in bench.machine.scopes())
-    assert len(bench.machine.scopes()) <= 8
+    assert [scope for scope in bench.machine.scopes() if scope.prefix] == [KEYS.interrupts]
+    assert len(bench.machine.scopes()) <= 6
 
 
 def test_the_deadline_never_goes_back():
