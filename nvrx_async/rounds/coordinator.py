@@ -32,6 +32,7 @@ from nvrx_async.job.records import (
     StopPhase,
     StopVote,
 )
+from nvrx_async.job.round_record import round_as_extra
 from nvrx_async.rounds import commands
 from nvrx_async.rounds.effects import Campaign, Commit, Decision, Effect, Notify, Waiting
 from nvrx_async.rounds.events import Committed, Deposed, Elected, Event, Now, Refused
@@ -327,11 +328,11 @@ class Coordinator:
 
     def _all_done(self, case: _Case) -> str:
         """All ranks exited with 0: they finished, or they ended at the step that was agreed on."""
-        stop, number = case.stop, case.round.number
+        stop = case.stop
         if stop is None or stop.phase is not StopPhase.AGREED:
             return self._succeed(case)
         verdict = _asked_for(stop, case.round.ledger)
-        end = End(number, _asked_root(stop.reason), verdict.level, verdict.reason, case.now.utc)
+        end = self._end(case, _asked_root(stop.reason), verdict)
         if stop.purpose is Purpose.FINISH:
             return self._fail(case, verdict.exit_code or FAILED, stop.reason, end)
         return self._restart(case, end, verdict)
@@ -380,12 +381,16 @@ class Coordinator:
             verdict = _asked_for(case.stop, case.round.ledger)
         else:
             verdict = next_level(case.round.ledger, root, self._spec, nothing_ready=nothing_ready)
-        end = End(number, root, verdict.level, verdict.reason, case.now.utc)
+        end = self._end(case, root, verdict)
         if verdict.level in (Level.STOP, Level.REQUEUE):
             return self._stop(case, self._forming(case, number + 1, case.now.s), verdict, end)
         return self._restart(case, end, verdict)
 
     # What comes next ----------------------------------------------------------------------------------
+
+    def _end(self, case: _Case, root: Root, verdict: Verdict) -> End:
+        number, extra = case.round.number, round_as_extra(case.round)
+        return End(number, root, verdict.level, verdict.reason, case.now.utc, extra=extra)
 
     def _restart(self, case: _Case, end: End, verdict: Verdict) -> str:
         told = reports(self._mirror, case.office.keys, end.number)
