@@ -227,7 +227,10 @@ class _Agent:
             feed = await stack.enter_async_context(Feed(etcd.client))
             me, mirror = self._identity(etcd, session.lease_id), Mirror()
             interpreter = Interpreter(
-                (Member(me, spec, mirror), Coordinator(me, spec, mirror)),
+                (
+                    Member(me, spec, mirror),
+                    Coordinator(me, spec, mirror, agree_s=self._config.workers.stop_timeout_s),
+                ),
                 mirror,
                 EtcdStore(etcd.client, feed),
                 self._ranks,
