@@ -42,6 +42,7 @@ from nvrx_launcher.countdown import Countdown
 from nvrx_launcher.errors import KeeperStartError, RequeueError, UsageError
 from nvrx_launcher.exit_codes import ExitCode
 from nvrx_launcher.history import DecisionLog, History
+from nvrx_launcher.known_agents import KnownAgent, publish
 from nvrx_launcher.output import Output
 from nvrx_launcher.palette import palette_for
 from nvrx_launcher.rank_watch import RankWatch
@@ -170,6 +171,7 @@ class _Agent:
         ):
             self._say(f"job {self._config.run_id} on {socket.gethostname()}, {etcd.where}")
             await services.start(self._watch.serve)
+            await self._say_where(etcd)
             services.start_soon(self._countdown.serve)
             if etcd.server is not None:
                 services.start_soon(self._watch_server, etcd.server)
@@ -199,6 +201,18 @@ class _Agent:
             if self._cut_short is not None:
                 with anyio.move_on_after(REVOKE_LIMIT_S, shield=True), suppress(EtcdError):
                     await client.revoke(self._cut_short)  # else it lapses by itself
+
+    async def _say_where(self, etcd: Reached) -> None:
+        """Let `nvrx` on this machine find the etcd of this job; a helper's failure costs the finding only."""
+        server, folder = etcd.server, self._watch.folder
+        if folder is None:
+            return
+        endpoints = (server.endpoint,) if server is not None else self._config.etcd.endpoints
+        known = KnownAgent(self._config.run_id, endpoints, os.getpid(), str(self._config.logs.folder))
+        try:
+            await anyio.to_thread.run_sync(publish, folder, known)
+        except OSError as error:
+            self._warn(f"nvrx will need --etcd to find this job: {error}")
 
     # Lives --------------------------------------------------------------------------------------------
 
@@ -294,6 +308,7 @@ class _Agent:
             takeover=self._config.takeover,
             order=node.order,
             attempt=self._registered.attempt if self._registered is not None else None,
+            log_dir=str(self._config.logs.folder),
         )
 
     async def _linger(self, etcd: Reached) -> None:

@@ -85,6 +85,11 @@ class RankWatch:
         self._changed = anyio.Event()
         self._tell: Callable[[Event], None] = _nobody_listens
 
+    @property
+    def folder(self) -> Path | None:
+        """This agent's private folder, None while there is none."""
+        return self._folder
+
     # For the agent ------------------------------------------------------------------------------------
 
     def listen(self, tell: Callable[[Event], None]) -> None:

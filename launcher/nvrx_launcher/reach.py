@@ -168,9 +168,12 @@ def _credentials(config: EtcdConfig, job_token: str | None) -> Credentials | Non
     """What the person gave, else what follows from the job token: then all agents know the same password."""
     if config.user is not None:
         return Credentials(config.user, config.password or "")
-    if job_token:
-        return Credentials("root", hashlib.sha256(f"nvrx-etcd:{job_token}".encode()).hexdigest()[:48])
-    return None
+    return credentials_of(job_token) if job_token else None
+
+
+def credentials_of(job_token: str) -> Credentials:
+    """User and password of an etcd that agents started with this token."""
+    return Credentials("root", hashlib.sha256(f"nvrx-etcd:{job_token}".encode()).hexdigest()[:48])
 
 
 async def _address(config: EtcdConfig, server: EmbeddedServer | None) -> str:

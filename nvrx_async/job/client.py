@@ -74,7 +74,7 @@ class JobClient:
         self._client = client
         self.run_id = run_id
         self._ask = ask
-        self._silence = silence
+        self._silence: tuple[type[Exception], ...] = (RecordError, *silence)
 
     @classmethod
     @asynccontextmanager
@@ -300,7 +300,7 @@ class JobClient:
         try:
             raw = await self._ask(node.probe, LIVE, {}, LIVE_WITHIN_S)
             return decode(LiveNode, node.probe, orjson.dumps(dict(raw)))
-        except (RecordError, *self._silence):
+        except self._silence:
             return None  # a helper: what etcd holds is shown without it, and who was silent is named
 
 
