@@ -15,6 +15,12 @@ LIMITS = "limits"
 """Key of `extra` of rounds, assignments and reports: what hang detection has learned, seconds by kind."""
 
 
+MARKS = "marks"
+"""Key of `extra` of joins, reports and dones: when what happened to that node's ranks, `<what>_utc` by `Mark`."""
+
+OF_ROUND = "of_round"
+"""Key of a verdict's `extra`: what the round it ends was (`opened_utc`, `running_utc`, `token`, `world_size`, …)."""
+
 STOP = "stop"
 """Key of a round's `extra`: how far an agreed stop has come, as in `Stop`."""
 
@@ -67,6 +73,27 @@ class FaultKind(Enum):
 _MEMBERSHIP = frozenset(
     {FaultKind.KEEPER_LOST, FaultKind.FENCED, FaultKind.NODE_LOST, FaultKind.NODE_LEFT},
 )
+
+
+class Mark(Enum):
+    """Moments of a round on one node. Of several ranks the last one counts; without the rank link some are unknown.
+
+    In the order in which they come: ready to join; orders to start the ranks, processes there, hello said,
+    start-up over, first step begun; a fault seen here, told of a fault (whosever), ranks told to stop, none
+    of them left.
+    """
+
+    JOINED = "joined"
+    RELEASED = "released"
+    STARTED = "started"
+    HELLO = "hello"
+    READY = "ready"
+    FIRST_STEP = "first_step"
+    FAULT = "fault"
+    TOLD = "told"
+    STOPPING = "stopping"
+    GONE = "gone"
+    REPORTED = "reported"
 
 
 class EndedBy(Enum):

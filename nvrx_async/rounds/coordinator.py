@@ -27,6 +27,7 @@ from nvrx_async.job.records import (
     Stop,
     StopVote,
 )
+from nvrx_async.job.round_record import round_as_extra
 from nvrx_async.rounds.effects import Campaign, Commit, Decision, Effect, Notify, Waiting
 from nvrx_async.rounds.events import Committed, Deposed, Elected, Event, Now, Refused
 from nvrx_async.rounds.fencing import SETTLE_S, Judge, is_present
@@ -297,7 +298,7 @@ class Coordinator:
         root = find_root(faults, missing, interrupt, world.seats, done=done, addresses=addresses)
         nothing_ready = not any(end.ready for fault in faults.values() for end in fault.ends)
         verdict = next_level(case.round.ledger, root, self._spec, nothing_ready=nothing_ready)
-        end = End(number, root, verdict.level, verdict.reason, case.now.utc)
+        end = End(number, root, verdict.level, verdict.reason, case.now.utc, extra=round_as_extra(case.round))
         if verdict.level in (Level.STOP, Level.REQUEUE):
             return self._stop(case, end, verdict)
         return self._restart(case, end, verdict)

@@ -34,10 +34,12 @@ from nvrx_async.job.records import (
     FaultKind,
     Interrupt,
     Join,
+    Mark,
     Outcome,
     Phase,
     Round,
 )
+from nvrx_async.job.times import earlier
 from nvrx_async.rounds.effects import (
     Campaign,
     Commit,
@@ -214,7 +216,7 @@ def test_a_join_names_the_port_and_compares_attempt_registration_and_round():
     assert txn.when == (*guard(bench), at_round(bench))
     put = puts(commit)[KEYS.join(0, "a")]
     assert put.lease == 0xA
-    assert decode(Join, "", put.value) == Join("a", "a-1", "10.0.0.a", 29501)
+    assert decode(Join, "", put.value) == Join("a", "a-1", "10.0.0.a", 29501, {"marks": {"joined_utc": UTC}})
 
 
 @pytest.mark.parametrize(("at_s", "joins"), [(99.9, 1), (100.0, 0), (101.0, 0)])
@@ -468,6 +470,25 @@ def test_a_round_that_went_on_without_this_agent_kills_its_ranks_before_it_joins
     assert KEYS.join(1, "a") in bench.etcd.held
 
 
+def test_a_report_tells_when_what_happened_counted_back_from_its_own_moment():
+    bench = running()
+    bench.settle(PortReserved(1, 29501))
+    started_s = bench.now_s
+    bench.now_s += 5.0
+    bench.settle(RankEnded(0, rank_end(0, kind=FaultKind.EXCEPTION, exit_code=1)))
+    bench.now_s += 2.0
+    ends = (rank_end(0, kind=FaultKind.EXCEPTION, exit_code=1), STOPPED[1])
+    bench.settle(RanksGone(0, ends, marks={Mark.STARTED: started_s + 0.5}))
+    marks = decode(Fault, "", bench.etcd.held[KEYS.fault(0, "a")].value).extra["marks"]
+    assert marks == {
+        "released_utc": earlier(UTC, 7.0),
+        "started_utc": earlier(UTC, 6.5),
+        **dict.fromkeys(("fault_utc", "told_utc", "stopping_utc"), earlier(UTC, 2.0)),
+        "gone_utc": UTC,
+        "reported_utc": UTC,
+    }
+
+
 # Finishing -------------------------------------------------------------------------------------------------
 
 
@@ -476,7 +497,9 @@ def test_done_is_written_when_all_ranks_are_gone_well_and_only_once():
     assert not all_of(bench.tell(RankEnded(0, GOOD_ENDS[0])), Commit)
     commit = only(bench.tell(RanksGone(0, GOOD_ENDS)), Commit)
     assert commit.txns[0].when == (*guard(bench), at_round(bench))
-    assert decode(Done, "", puts(commit)[KEYS.done(0, "a")].value) == Done("a", "a-1")
+    assert decode(Done, "", puts(commit)[KEYS.done(0, "a")].value) == Done(
+        "a", "a-1", {"marks": {"released_utc": UTC, "gone_utc": UTC, "reported_utc": UTC}}
+    )
     assert bench.tell(bench.outcome(commit)).effects == ()
 
 
