@@ -46,6 +46,8 @@ from nvrx_async.rounds.world import World, finished, last_world, registered_node
 FAILED = 1
 NEVER_READY = 3
 REQUEUE = 75
+IDLE = Decision((), None, "another agent leads")
+"""What all agents but one decide, at every event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,8 @@ class Coordinator:
 
     def decide(self, now: Now) -> Decision:
         """What to do; see `Machine`."""
+        if self._office is None and self._resigned_to is None:
+            return IDLE
         self._effects, self._wake_at_s = [], None
         self._campaign_again()
         reason = self._decide(now)
