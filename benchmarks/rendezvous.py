@@ -57,8 +57,8 @@ def main() -> None:
     rows = [anyio.run(measure, count, arguments.rounds, arguments.processes) for count in arguments.agents]
     print(table(HEAD, rows))
     print(
-        "\nCPU, requests and KiB: per agent and restart, user and system; requests and bytes as etcd counts them, without\n"
-        f"lease renewals. {SLOTS} ranks per agent. The agents share {arguments.processes} processes."
+        "\nCPU, requests and KiB: per agent and restart, user and system; requests and bytes as etcd counts them,\n"
+        f"without lease renewals. {SLOTS} ranks per agent. The agents share {arguments.processes} processes."
     )
 
 
