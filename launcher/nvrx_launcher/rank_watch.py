@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -59,6 +60,17 @@ class _Watched:
 
     def rank(self, local_rank: int) -> int:
         return self.assignment.seat.first_rank + local_rank
+
+
+class RankLook(NamedTuple):
+    """One rank at a moment. `alive`: its process is there; `pid` is 0 before it was started."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    alive: bool
+    view: PageView
+    folder: Path
 
 
 class RankWatch:
@@ -201,6 +213,25 @@ class RankWatch:
             return {}
         self._learn(watched)
         return merged(watched.known, watched.monitor.seen)
+
+    def looks(self) -> tuple[int | None, list[RankLook]]:
+        """The round, and all its ranks as they are now; None and nothing where no rank is watched."""
+        watched = self._round
+        if watched is None:
+            return None, []
+        pids = {local_rank: watched.pids.get(local_rank, 0) for local_rank in watched.pages}
+        now_ns = time.monotonic_ns()
+        return watched.assignment.round, [
+            RankLook(
+                watched.rank(local_rank),
+                local_rank,
+                pids[local_rank],
+                pids[local_rank] > 0 and _exists(pids[local_rank]),
+                page.view(now_ns),
+                watched.folders[local_rank],
+            )
+            for local_rank, page in watched.pages.items()
+        ]
 
     def marks(self, number: int) -> dict[Mark, float]:
         """When the last of this node's ranks came to each point of its start, in seconds of CLOCK_BOOTTIME."""

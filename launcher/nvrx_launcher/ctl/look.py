@@ -37,13 +37,14 @@ async def all_jobs(options: EtcdOptions) -> list[JobStatus]:
     found: list[JobStatus] = []
     for place in await places(options):
         async with connected(options, place.endpoints) as client:
-            found += await _summaries(client)
+            found += await summaries(client)
     found.sort(key=lambda status: status.created_utc, reverse=True)
     found.sort(key=lambda status: status.state.is_over)
     return found
 
 
-async def _summaries(client: EtcdClient) -> list[JobStatus]:
+async def summaries(client: EtcdClient) -> list[JobStatus]:
+    """All jobs of one etcd, in short."""
     found: list[JobStatus] = []
     limiter = anyio.CapacityLimiter(_AT_ONCE)
 
