@@ -119,6 +119,15 @@ class JobClient:
             raise NoSuchRoundError(self.run_id, number, newest)
         return await reader.round(number)
 
+    async def log_folders(self) -> tuple[str, ...]:
+        """Folders that nodes of the living attempt write their ranks' output below, each on its own node."""
+        reader = await self._reader()
+        held = await reader.held(nodes=True)
+        told = {str(node.extra.get("log_dir", "")) for node in (held.nodes or {}).values()}
+        for number in {max(0, held.round.number - 1), held.round.number}:
+            told |= {node.log_dir for node in (await reader.round(number)).nodes}
+        return tuple(sorted(told - {""}))
+
     async def why(self, number: int | None = None) -> Why:
         """Why a round ended; by default the last one that a fault ended, else what goes on.
 

@@ -41,11 +41,15 @@ _OF_ROUND = ("opened_utc", "running_utc", "token", "sealed_in", "world_size", "n
 
 @dataclass(frozen=True, slots=True)
 class NodeMarks:
-    """Moments of a round on one node, in UTC by that node's clock; unknown ones are left out."""
+    """Moments of a round on one node, in UTC by that node's clock; unknown ones are left out.
+
+    `log_dir`: the folder on that node that the job's output lies below, "" if it did not say.
+    """
 
     node_id: str
     host: str
     at_utc: Mapping[Mark, str]
+    log_dir: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,9 +228,13 @@ def with_marks(record: RoundRecord, told: Mapping[str, Mapping[str, str]]) -> Ro
         return record
     hosts = {seat.node_id: seat.host for seat in record.seats}
     known = {node.node_id: dict(node.at_utc) for node in record.nodes}
+    folders = {node.node_id: node.log_dir for node in record.nodes}
     for node_id, raw in told.items():
         known[node_id] = {**_marks_in(raw), **known.get(node_id, {})}
-    nodes = tuple(NodeMarks(node_id, hosts.get(node_id, ""), known[node_id]) for node_id in sorted(known))
+    nodes = tuple(
+        NodeMarks(node_id, hosts.get(node_id, ""), known[node_id], folders.get(node_id, ""))
+        for node_id in sorted(known)
+    )
     return replace(record, nodes=nodes, times=replace(record.times, **_latest(nodes)))
 
 
@@ -260,14 +268,20 @@ def _node_marks(seats: Iterable[Seat], told: Iterable[Join | Done | Fault]) -> t
     """All that was written of moments, by node; what the same node says later replaces what it said before."""
     hosts = {seat.node_id: seat.host for seat in seats}
     found: dict[str, dict[Mark, str]] = {}
+    folders: dict[str, str] = {}
     for one in told:
         raw = one.extra.get(MARKS)
         moments = found.setdefault(one.node_id, {})
         if isinstance(raw, Mapping):
             moments.update(_marks_in(raw))
+        if "log_dir" in one.extra:
+            folders[one.node_id] = str(one.extra["log_dir"])
         if isinstance(one, Fault):
             hosts.setdefault(one.node_id, one.host)
-    return tuple(NodeMarks(node_id, hosts.get(node_id, ""), found[node_id]) for node_id in sorted(found))
+    return tuple(
+        NodeMarks(node_id, hosts.get(node_id, ""), found[node_id], folders.get(node_id, ""))
+        for node_id in sorted(found)
+    )
 
 
 def _times(

@@ -44,6 +44,7 @@ async def dump(options: EtcdOptions, run_id: str, screen: Screen, *, path: str |
         status = await job.status(live=False)
         held = await pages(client, job_scope(run_id))
         story = await job.why()
+        folders = [Path(folder) for folder in await job.log_folders()]
         events = [as_data("JobEvent", event) async for event in job.events()]
     target = Path(path or f"nvrx-{run_id}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.tar.gz")
     plain = Screen("table", screen.palette, terminal=False, width=100, rows=None, now=screen.now)
@@ -55,7 +56,6 @@ async def dump(options: EtcdOptions, run_id: str, screen: Screen, *, path: str |
         "etcd.jsonl": b"\n".join(_key(item) for item in held),
         "versions.json": _json(_versions()),
     }
-    folders = [Path(node.log_dir) for node in status.nodes if node.log_dir]
     try:
         count, size = await anyio.to_thread.run_sync(_write, target, run_id, parts, folders)
     except OSError as error:

@@ -47,9 +47,9 @@ async def logs(
     log_dir: str | None,
 ) -> int:
     """Show the last lines of every rank, or of one; with `errors` the first error ahead of what followed from it."""
-    status, story = await _known(options, run_id, number, errors=errors)
+    status, story, told = await _known(options, run_id, number, errors=errors)
     roots = [Path(log_dir), *folders(run_id, log_dir)] if log_dir else []
-    roots += [Path(node.log_dir) for node in status.nodes if node.log_dir] if status else []
+    roots += map(Path, told)
     roots += folders(run_id, None) if not log_dir else ()
     attempt = status.attempt if status else None
     found = await anyio.to_thread.run_sync(_find, roots, attempt, number, rank)
@@ -67,14 +67,14 @@ async def logs(
 
 async def _known(
     options: EtcdOptions, run_id: str, number: int | None, *, errors: bool
-) -> tuple[JobStatus | None, Why | None]:
+) -> tuple[JobStatus | None, Why | None, tuple[str, ...]]:
     """What etcd tells, as far as it is there: folders of nodes, and the cause of the round's end."""
     try:
         async with job_client(options, run_id) as job:
             status = await job.status(live=False)
-            return status, await job.why(number) if errors else None
+            return status, await job.why(number) if errors else None, await job.log_folders()
     except (EtcdError, NoEtcdError, NoSuchJobError):
-        return None, None  # the folder may still be there; if it is not, the error names both
+        return None, None, ()  # the folder may still be there; if it is not, the error names both
 
 
 def _find(roots: Sequence[Path], attempt: int | None, number: int | None, rank: int | None) -> list[Log]:

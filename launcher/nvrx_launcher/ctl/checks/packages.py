@@ -46,7 +46,7 @@ def _nccl(version: Version) -> Iterator[Finding]:
             continue
         parsed = numbers(found)
         if NCCL_SEGFAULTS[0] <= parsed < NCCL_SEGFAULTS[1]:
-            hint = f"an aborted communicator crashes the process: pip install -U '{package}>=2.28.9'"
+            hint = f"an aborted communicator crashes: pip install -U '{package}>=2.28.9'"
             yield Finding("NCCL", Grade.WARN, found, hint)
         elif parsed < NCCL_OLDEST:
             hint = f"in-process restarts need 2.26.2 or newer: pip install -U {package}"
