@@ -22,6 +22,7 @@ import anyio.to_thread
 from nvrx_async.etcd import (
     ClusterMember,
     ClusterPlan,
+    ConfigurationError,
     Endpoint,
     EtcdClient,
     EtcdError,
@@ -42,6 +43,7 @@ from nvrx_async.etcd import EtcdConfig as ClientConfig
 from nvrx_async.etcd.cluster import SIZES
 from nvrx_async.etcd.server import bound
 from nvrx_launcher.addresses import is_own, own_address
+from nvrx_launcher.errors import UsageError
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -118,7 +120,10 @@ async def _own_member(
         return None
     if not await resolving(_names_this_host, endpoints):
         return None
-    plan = plan_cluster(endpoints, meeting.job)
+    try:
+        plan = plan_cluster(endpoints, meeting.job)
+    except ConfigurationError as error:
+        raise UsageError(error.message, error.hint) from error
     found = await resolving(claim, plan)
     if found is None:
         return None
