@@ -22,12 +22,13 @@ from nvrx_async.hang.computed import merged
 from nvrx_async.hang.evidence import Asked, gather, sample
 from nvrx_async.hang.monitor import Finding, HangMonitor, Seen
 from nvrx_async.hang.policy import HangPolicy
-from nvrx_async.job.records import Assignment
+from nvrx_async.job.records import Assignment, Mark
 from nvrx_async.ranklink.agent import RankLinkServer
 from nvrx_async.ranklink.messages import PAGE_VARIABLE, SOCKET_VARIABLE, STACKS_VARIABLE
 from nvrx_async.ranklink.page import H_ASKED, H_STOP, STOP_HOLD, STOP_NONE, Page, PageView
 from nvrx_async.rounds.events import Event, RankHung
 from nvrx_async.rounds.limits import limits_in
+from nvrx_launcher.clock import boottime_s
 from nvrx_launcher.link_folder import make_link_folder, remove_link_folder
 from nvrx_launcher.wording import duration
 
@@ -49,6 +50,7 @@ class _Watched:
     monitor: HangMonitor | None
     known: Mapping[str, float]
     pids: dict[int, int] = field(default_factory=dict)
+    started_s: dict[int, float] = field(default_factory=dict)
     output_s: dict[int, float] = field(default_factory=dict)
     hung: dict[int, Finding] = field(default_factory=dict)
     states: dict[int, RankState] = field(default_factory=dict)
@@ -135,6 +137,7 @@ class RankWatch:
         if watched is None or watched.assignment.round != number:
             return
         watched.pids[local_rank] = pid
+        watched.started_s[local_rank] = time.monotonic()
         if self._policy is not None and watched.monitor is None:
             watched.monitor = HangMonitor(
                 self._policy,
@@ -183,6 +186,26 @@ class RankWatch:
             return {}
         self._learn(watched)
         return merged(watched.known, watched.monitor.seen)
+
+    def marks(self, number: int) -> dict[Mark, float]:
+        """When the last of this node's ranks came to each point of its start, in seconds of CLOCK_BOOTTIME."""
+        watched = self._of(number)
+        if watched is None:
+            return {}
+        views = [page.view(time.monotonic_ns()) for page in watched.pages.values()]
+        came = {
+            Mark.STARTED: [watched.started_s.get(one) for one in watched.pages],
+            Mark.HELLO: [view.hello_s for view in views],
+            Mark.READY: [view.ready_s for view in views],
+            Mark.FIRST_STEP: [view.first_step_s for view in views],
+        }
+        offset_s = boottime_s() - time.monotonic()
+        known = {mark: [at_s for at_s in moments if at_s is not None] for mark, moments in came.items()}
+        return {
+            mark: max(known[mark]) + offset_s
+            for mark, moments in came.items()
+            if moments and len(known[mark]) == len(moments)
+        }
 
     def explain_then(self, number: int, kill: Callable[[], None]) -> None:
         """Note what all ranks of the round do, for 2 s at most, then kill. The kill comes whatever happens."""

@@ -333,7 +333,8 @@ class NodeRanks:
         number = running.assignment.round
         for end in ends:
             self._keep(number, end)
-        self._tell(RanksGone(number, tuple(ends), unkillable, self._watch.learned(number)))
+        learned, marks = self._watch.learned(number), self._watch.marks(number)
+        self._tell(RanksGone(number, tuple(ends), unkillable, learned, marks))
 
     def _gone_unstarted(self, kind: FaultKind, reason: str) -> None:
         running, self._round = self._round, None

@@ -108,9 +108,14 @@ class AttemptKeys:
         """What one agent starts in the round."""
         return f"{self.base}rounds/{number}/seal/{token}/assign/{node_id}"
 
+    @property
+    def interrupts(self) -> Scope:
+        """Interrupts of the last rounds: one watch tells an agent of all to come."""
+        return Scope(f"{self.base}interrupt/", prefix=True)
+
     def interrupt(self, number: int) -> str:
         """Created once: the round is over."""
-        return f"{self.base}rounds/{number}/interrupt"
+        return f"{self.interrupts.key}{number}"
 
     def fault(self, number: int, node_id: str) -> str:
         """What one agent saw in the round, written when its ranks are gone."""

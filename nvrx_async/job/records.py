@@ -15,6 +15,12 @@ LIMITS = "limits"
 """Key of `extra` of rounds, assignments and reports: what hang detection has learned, seconds by kind."""
 
 
+MARKS = "marks"
+"""Key of `extra` of joins, reports and dones: when what happened to that node's ranks, `<what>_utc` by `Mark`."""
+
+OF_ROUND = "of_round"
+"""Key of a verdict's `extra`: what the round it ends was (`opened_utc`, `running_utc`, `token`, `world_size`, …)."""
+
 STOP = "stop"
 """Key of a round's `extra`: how far an agreed stop has come, as in `Stop`."""
 
@@ -67,6 +73,27 @@ class FaultKind(Enum):
 _MEMBERSHIP = frozenset(
     {FaultKind.KEEPER_LOST, FaultKind.FENCED, FaultKind.NODE_LOST, FaultKind.NODE_LEFT},
 )
+
+
+class Mark(Enum):
+    """Moments of a round on one node. Of several ranks the last one counts; without the rank link some are unknown.
+
+    In the order in which they come: ready to join; orders to start the ranks, processes there, hello said,
+    start-up over, first step begun; a fault seen here, told of a fault (whosever), ranks told to stop, none
+    of them left.
+    """
+
+    JOINED = "joined"
+    RELEASED = "released"
+    STARTED = "started"
+    HELLO = "hello"
+    READY = "ready"
+    FIRST_STEP = "first_step"
+    FAULT = "fault"
+    TOLD = "told"
+    STOPPING = "stopping"
+    GONE = "gone"
+    REPORTED = "reported"
 
 
 class EndedBy(Enum):
@@ -165,6 +192,8 @@ class Ledger:
 class Round:
     """Key `round`. `token` names the seal of a running round; `why` tells people why this round is.
 
+    `sealed_in`: the round under which the seal of `token` (while forming: of `previous_token`) stands, an earlier
+    one when nobody moved; -1: this one (while forming: the one before). The store of rank 0 listens on `master_*`.
     `verdict` is the one on the round before, of an ended round its own: all follow this key, none reads another.
     """
 
@@ -174,6 +203,9 @@ class Round:
     running_utc: str = ""
     token: str | None = None
     previous_token: str | None = None
+    sealed_in: int = -1
+    master_address: str = ""
+    master_port: int = 0
     world_size: int = 0
     nodes: int = 0
     ledger: Ledger = Ledger()
@@ -279,7 +311,7 @@ class RankEnd:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Key `rounds/<n>/interrupt`: the round is over, and who said so on what evidence."""
+    """Key `interrupt/<n>`: the round is over, and who said so on what evidence."""
 
     by: str
     kind: FaultKind

@@ -34,7 +34,7 @@ SIZE_BYTES = 12288
 NS = 1_000_000_000
 
 H_MAGIC, H_ROUND, H_RANK, H_AGENT_PID, H_STOP = 0, 2, 3, 4, 5
-H_PID, H_HELLO, H_READY, H_DONE, H_MAIN, H_PRINCIPAL, H_SIGNAL, H_ASKED, H_LOST = range(8, 17)
+H_PID, H_HELLO, H_READY, H_DONE, H_MAIN, H_PRINCIPAL, H_SIGNAL, H_ASKED, H_LOST, H_FIRST_STEP = range(8, 18)
 
 STOP_NONE, STOP_HOLD = 0, -1
 """Values of H_STOP; any other is the step to stop at, plus 1."""
@@ -101,6 +101,7 @@ class PageView(NamedTuple):
     threads: tuple[ThreadView, ...]
     sections: tuple[SectionView, ...]
     names: tuple[NameView, ...]
+    first_step_s: float | None = None
 
     @property
     def principal(self) -> ThreadView | None:
@@ -199,6 +200,7 @@ class Page:
             main_ident=words[H_MAIN],
             stacks_signal=words[H_SIGNAL],
             asked_step=words[H_ASKED] - 1 if words[H_ASKED] else None,
+            first_step_s=_moment(words[H_FIRST_STEP]),
             threads=tuple(self._threads()),
             sections=tuple(self._sections(now_ns)),
             names=tuple(self._names()),

@@ -36,6 +36,7 @@ from nvrx_async.ranklink.messages import (
 from nvrx_async.ranklink.page import (
     H_ASKED,
     H_DONE,
+    H_FIRST_STEP,
     H_HELLO,
     H_MAIN,
     H_PID,
@@ -126,6 +127,8 @@ class Rank(Reports):
         slot = self.slots[ident]
         words[slot + T_STEP_AT] = words[slot + T_LAST]
         words[slot + T_STEP] = step + 1
+        if not words[H_FIRST_STEP]:
+            words[H_FIRST_STEP] = words[slot + T_LAST]
         if words[H_PRINCIPAL] != ident and not self._principal_has_steps():
             words[H_PRINCIPAL] = ident
 

@@ -27,6 +27,7 @@ from nvrx_async.job.records import (
     Stop,
     StopVote,
 )
+from nvrx_async.job.round_record import round_as_extra
 from nvrx_async.rounds.effects import Campaign, Commit, Decision, Effect, Notify, Waiting
 from nvrx_async.rounds.events import Committed, Deposed, Elected, Event, Now, Refused
 from nvrx_async.rounds.fencing import SETTLE_S, Judge, is_present
@@ -37,9 +38,10 @@ from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.office import Office
 from nvrx_async.rounds.root import find_root
 from nvrx_async.rounds.seal import Forming, Sealed, Wait, seal, unclear
+from nvrx_async.rounds.seating import keeps_seats
 from nvrx_async.rounds.sentences import node_fault
 from nvrx_async.rounds.stop_state import next_stop
-from nvrx_async.rounds.world import World, finished, last_world, registered_nodes, reports
+from nvrx_async.rounds.world import World, finished, last_world, registered_nodes, reports, seal_of
 
 FAILED = 1
 NEVER_READY = 3
@@ -99,9 +101,12 @@ class Coordinator:
         if now_round is not None:
             # The next round's scope is opened before it begins: members join it with their reports.
             other = now_round.number - 1 if now_round.phase is Phase.FORMING else now_round.number + 1
-            wanted |= {keys.round_scope(now_round.number)}
+            wanted |= {keys.interrupts, keys.round_scope(now_round.number)}
             if other >= 0:
                 wanted |= {keys.round_scope(other)}
+            seal = seal_of(now_round)
+            if seal is not None:
+                wanted |= {keys.worlds(*seal)}
         return frozenset(wanted)
 
     # What is known ------------------------------------------------------------------------------------
@@ -232,6 +237,10 @@ class Coordinator:
         )
 
     def _seal(self, case: _Case, sealed: Sealed) -> str:
+        seal = seal_of(case.round)
+        if seal is not None and keeps_seats(case.world, sealed, case.round.number, seal[0]):
+            self._commit("seal", case.office.run_again(case.round, sealed, seal, case.now.utc))
+            return f"running round {case.round.number} as the one before: {sealed.reason}"
         self._seals += 1
         token = f"{self._me.incarnation}-{self._seals}"
         self._commit("seal", *case.office.seal(case.round, sealed, token, case.now.utc))
@@ -289,7 +298,7 @@ class Coordinator:
         root = find_root(faults, missing, interrupt, world.seats, done=done, addresses=addresses)
         nothing_ready = not any(end.ready for fault in faults.values() for end in fault.ends)
         verdict = next_level(case.round.ledger, root, self._spec, nothing_ready=nothing_ready)
-        end = End(number, root, verdict.level, verdict.reason, case.now.utc)
+        end = End(number, root, verdict.level, verdict.reason, case.now.utc, extra=round_as_extra(case.round))
         if verdict.level in (Level.STOP, Level.REQUEUE):
             return self._stop(case, end, verdict)
         return self._restart(case, end, verdict)
@@ -298,11 +307,13 @@ class Coordinator:
 
     def _restart(self, case: _Case, end: End, verdict: Verdict) -> str:
         told = reports(self._mirror, case.office.keys, end.number)
+        seal = seal_of(case.round)
         following = Round(
             number=end.number + 1,
             phase=Phase.FORMING,
             opened_utc=case.now.utc,
             previous_token=case.round.token,
+            sealed_in=seal[0] if seal is not None else -1,
             ledger=verdict.ledger,
             why=end.root.sentence,
             extra=with_agreed_limits(case.round.extra, told.values()),

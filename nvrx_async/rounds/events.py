@@ -11,7 +11,7 @@ from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from nvrx_async.etcd.types import Deleted, KeyValue, Listing, Txn
-from nvrx_async.job.records import RankEnd
+from nvrx_async.job.records import Mark, RankEnd
 
 
 class Now(NamedTuple):
@@ -130,13 +130,14 @@ class RanksGone:
     """No process of this round lives here any more, and all output was read to its end.
 
     `unkillable` names local ranks of which a process outlived SIGKILL by 10 s (then "gone" is not true of them).
-    `learned`: limits in seconds for the hang detection of the next round.
+    `learned`: limits in seconds for the hang detection of the next round. `marks`: moments of the start.
     """
 
     round: int
     ends: tuple[RankEnd, ...]
     unkillable: tuple[int, ...] = ()
     learned: Mapping[str, float] = field(default_factory=dict)
+    marks: Mapping[Mark, float] = field(default_factory=dict)
 
 
 class Proof(Enum):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from nvrx_async.etcd.types import Scope
 from nvrx_async.job.keys import current
-from nvrx_async.job.records import Phase, Round
+from nvrx_async.job.records import Round
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.registration import Registration
+from nvrx_async.rounds.world import seal_of
 
 
 class Following:
@@ -18,7 +19,7 @@ class Following:
         self._found: frozenset[Scope] = frozenset()
 
     def scopes(self, registered: Registration) -> frozenset[Scope]:
-        """A handful of single keys."""
+        """A handful of keys, the same from round to round while nobody moves."""
         now_for = (registered, self._mirror.revision(registered.keys.round))
         if now_for != self._found_for:
             self._found_for, self._found = now_for, self._find(registered)
@@ -26,15 +27,10 @@ class Following:
 
     def _find(self, registered: Registration) -> frozenset[Scope]:
         keys, node_id = registered.keys, registered.node.node_id
-        single = {current(keys.run_id), keys.outcome, keys.round, keys.node(node_id)}
+        followed = {Scope(current(keys.run_id)), Scope(keys.outcome), Scope(keys.round), keys.interrupts}
+        followed.add(Scope(keys.node(node_id)))
         now_round = self._mirror.record(Round, keys.round)
-        if now_round is None:
-            return frozenset(map(Scope, single))
-        number = now_round.number
-        single.add(keys.interrupt(number))
-        if now_round.phase is not Phase.FORMING:
-            # The next interrupt is known before it is needed: between two rounds only the assignment is read.
-            single.add(keys.interrupt(number + 1))
-        if now_round.token is not None:
-            single.add(keys.assignment(number, now_round.token, node_id))
-        return frozenset(map(Scope, single))
+        seal = seal_of(now_round) if now_round is not None else None
+        if seal is not None:
+            followed.add(Scope(keys.assignment(*seal, node_id)))
+        return frozenset(followed)

@@ -10,13 +10,13 @@ from nvrx_async.etcd.types import Put, Scope, Txn
 from nvrx_async.faults import signal_name
 from nvrx_async.job.keys import current
 from nvrx_async.job.records import (
-    LIMITS,
     Assignment,
     Current,
     Fault,
     FaultKind,
     Interrupt,
     JobSpec,
+    Mark,
     Outcome,
     Phase,
     Round,
@@ -78,7 +78,9 @@ from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.own import InFlight, OwnFault, OwnRanks
 from nvrx_async.rounds.registration import Registration
+from nvrx_async.rounds.seating import in_round
 from nvrx_async.rounds.stopping import Stopping
+from nvrx_async.rounds.world import seal_of
 
 USAGE = 2
 REQUEUE = 75
@@ -135,7 +137,6 @@ class Member:
 
     def observe(self, event: Event, now: Now) -> None:
         """Note an event."""
-        del now
         match event:
             case Committed(tag=tag, txns=txns):
                 if self._in_flight is not None and tag == self._in_flight.tag:
@@ -158,9 +159,9 @@ class Member:
             case KeeperReady(generation=generation):
                 self._keeper = generation
             case KeeperLost(generation=generation):
-                self._keeper_lost(generation)
+                self._keeper_lost(generation, now)
             case RankEnded() | RanksGone() | RankHung() | RanksHeld():
-                self._note(event)
+                self._note(event, now)
             case _:
                 pass
 
@@ -183,27 +184,23 @@ class Member:
     def _register(self, entry: Open | Register | Inside, revision: int) -> None:
         self._registration = Registration(entry.keys, entry.node, revision, self._me.lease, self._mirror)
 
-    def _keeper_lost(self, generation: int) -> None:
+    def _keeper_lost(self, generation: int, now: Now) -> None:
         if self._keeper == generation:
             self._keeper = None
         if self._ranks is not None and self._ranks.generation == generation and not self._ranks.gone:
             self._ranks.keeper_lost = True
+            self._ranks.mark(Mark.FAULT, now)
 
-    def _note(self, event: RankEnded | RanksGone | RankHung | RanksHeld) -> None:
+    def _note(self, event: RankEnded | RanksGone | RankHung | RanksHeld, now: Now) -> None:
         """Something became known of ranks; what is said of another round's is ignored."""
         ranks = self._ranks
         if ranks is None or ranks.round != event.round:
             return
-        match event:
-            case RankEnded(end=end):
-                ranks.note_end(end)
-            case RanksGone():
-                ranks.note_gone(event)
-                self._unfit = self._unfit or bool(event.unkillable)
-            case RankHung():
-                ranks.hung = ranks.hung or event
-            case RanksHeld():
-                self._stopping.held(event)
+        if isinstance(event, RanksHeld):
+            self._stopping.held(event)
+            return
+        ranks.note(event, now)
+        self._unfit = self._unfit or bool(ranks.unkillable)
 
     # What to do ---------------------------------------------------------------------------------------
 
@@ -211,6 +208,8 @@ class Member:
         """What to do; see `Machine`."""
         self._effects, self._wake_at_s = [], None
         reason = "this life is over" if self._finished else self._decide(now)
+        if self._ranks is not None and self._ranks.stopping:
+            self._ranks.mark(Mark.STOPPING, now)
         return Decision(tuple(self._effects), self._wake_at_s, reason)
 
     def _decide(self, now: Now) -> str:
@@ -298,10 +297,11 @@ class Member:
                 return "ranks of an older round are being stopped"
             self._reported, self._ranks = number, None
             return self._await_round(now, now_round, registered)
-        if not self._mirror.knows(Scope(keys.interrupt(number))):
+        if not self._mirror.knows(keys.interrupts):
             return "reading whether the round was interrupted"
         interrupt = self._mirror.record(Interrupt, keys.interrupt(number))
         if interrupt is not None:
+            ranks.mark(Mark.TOLD, now)
             self._stop_for(ranks, interrupt.kind, interrupt.reason)
         fault = ranks.fault(self._me.host)
         if fault is not None:
@@ -315,7 +315,7 @@ class Member:
                 return "a stop is being agreed"
             return "ranks are being stopped" if ranks.stopping else "ranks are running"
         if interrupt is None:
-            return self._done(ranks, registered)
+            return self._done(now, ranks, registered)
         return self._report(now, ranks, registered)
 
     def _interrupt(self, now: Now, number: int, registered: Registration, fault: OwnFault) -> str:
@@ -325,9 +325,9 @@ class Member:
         self._commit("interrupt", registered.interrupt(number, interrupt))
         return f"interrupting round {number}: {fault.sentence}"
 
-    def _done(self, ranks: OwnRanks, registered: Registration) -> str:
+    def _done(self, now: Now, ranks: OwnRanks, registered: Registration) -> str:
         if not self._is_done(ranks):
-            self._commit("done", registered.done(ranks.round), ranks.round)
+            self._commit("done", registered.done(ranks.round, ranks.as_extra(now)), ranks.round)
         return "all ranks of this node finished; waiting for the others"
 
     def _report(self, now: Now, ranks: OwnRanks, registered: Registration) -> str:
@@ -337,7 +337,7 @@ class Member:
         if joining is None and not self._unfit and self._leave is None:
             return f"waiting for a port, or for a renewal, to join round {number + 1}"
         kind = FaultKind.NODE_LEFT if self._leave else FaultKind.KEEPER_LOST if ranks.keeper_lost else None
-        extra, unfit = ({LIMITS: ranks.learned} if ranks.learned else {}), self._unfit
+        extra, unfit = ranks.as_extra(now), self._unfit
         report = Fault(node.node_id, node.incarnation, node.host, ranks.ends, kind, unfit=unfit, extra=extra)
         if ranks.unkillable:
             unkillable = ", ".join(map(str, ranks.unkillable))
@@ -379,21 +379,21 @@ class Member:
             self._effects.append(ReservePort(number))
         if port is None or now.s >= self._good_until_s:
             return None
-        return registered.join(number, port)
+        return registered.join(number, port, now.utc)
 
     def _take_seat(self, now: Now, now_round: Round, registered: Registration) -> str:
-        keys, number, token = registered.keys, now_round.number, now_round.token
-        if number <= self._reported or token is None:
+        keys, number, seal = registered.keys, now_round.number, seal_of(now_round)
+        if number <= self._reported or seal is None:
             return f"reported on round {number}; waiting for the next"
-        key = keys.assignment(number, token, registered.node.node_id)
-        if not self._mirror.knows(Scope(key), Scope(keys.interrupt(number))):
+        key = keys.assignment(*seal, registered.node.node_id)
+        if not self._mirror.knows(Scope(key), keys.interrupts):
             return f"reading what this node runs in round {number}"
-        assignment = self._mirror.record(Assignment, key)
-        mine = assignment is not None and assignment.seat.incarnation == registered.node.incarnation
-        if assignment is None or not mine:
+        seated = self._mirror.record(Assignment, key)
+        if seated is None or seated.seat.incarnation != registered.node.incarnation:
             self._tell_running(now_round, None)
             # Nothing of a spare lives in any round: it is ready for the next one before that begins.
             return f"spare in round {number}; {self._join(now, number + 1, registered)}"
+        assignment = in_round(seated, now_round)
         if self._mirror.get(keys.interrupt(number)) is not None:
             self._ranks = OwnRanks(assignment, gone=True, stopping=True)
             return self._tend(now, self._ranks, now_round, registered)
@@ -401,6 +401,7 @@ class Member:
         if now.s >= self._good_until_s or self._keeper is None:
             return "waiting for a renewal of the lease, or a keeper, to start the ranks"
         self._ranks = OwnRanks(assignment, self._keeper)
+        self._ranks.mark(Mark.RELEASED, now)
         self._effects.append(StartRanks(assignment, self._keeper))
         return f"starting ranks of round {number}"
 

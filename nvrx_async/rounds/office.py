@@ -33,6 +33,9 @@ from nvrx_async.rounds.seal import Sealed
 from nvrx_async.rounds.stop_state import stop_as_extra
 
 ROUNDS_KEPT = 200
+INTERRUPTS_AT_ONCE = 32
+"""So many interrupts are kept at least, and so many are forgotten in one step."""
+
 PER_TXN = 100
 """Writes, and compares of absent nodes, in one transaction: leaves room below etcd's 128 for the others."""
 
@@ -46,17 +49,15 @@ class Office:
     create_revision: int
     mirror: Mirror
 
+    def run_again(self, now_round: Round, sealed: Sealed, seal: tuple[int, str], utc: str) -> Txn:
+        """The round that runs with the seats of the one before; `seal` is where they stand."""
+        running = replace(_running(now_round, sealed, seal[1], utc), sealed_in=seal[0])
+        return self._txn(then=(Put(self.keys.round, encode(running)),))
+
     def seal(self, now_round: Round, sealed: Sealed, token: str, utc: str) -> tuple[Txn, ...]:
         """Assignments and world under their token, and in the last step the round that runs with it."""
         keys, number = self.keys, now_round.number
-        running = replace(
-            now_round,
-            phase=Phase.RUNNING,
-            running_utc=utc,
-            token=token,
-            world_size=_world_size(sealed.seats),
-            nodes=len(sealed.seats),
-        )
+        running = replace(_running(now_round, sealed, token, utc), sealed_in=number)
         puts = [
             Put(keys.assignment(number, token, seat.node_id), encode(_assignment(now_round, seat, sealed)))
             for seat in sealed.seats
@@ -84,6 +85,9 @@ class Office:
         then: list[Operation] = [Put(keys.end(number), encode(end)), Put(keys.round, encode(told))]
         if number >= ROUNDS_KEPT:
             then.append(Delete(keys.round_scope(number - ROUNDS_KEPT)))
+        if number % INTERRUPTS_AT_ONCE == 0:  # seldom, since all agents are told of it
+            first = max(0, number - 2 * INTERRUPTS_AT_ONCE)
+            then += [Delete(Scope(keys.interrupt(old))) for old in range(first, number - INTERRUPTS_AT_ONCE)]
         return self._txn(then=tuple(then))
 
     def success(self, now_round: Round, outcome: Outcome) -> Txn:
@@ -137,6 +141,19 @@ class Office:
 
     def _at(self, key: str) -> ModifiedAt:
         return ModifiedAt(key, self.mirror.revision(key))
+
+
+def _running(now_round: Round, sealed: Sealed, token: str, utc: str) -> Round:
+    return replace(
+        now_round,
+        phase=Phase.RUNNING,
+        running_utc=utc,
+        token=token,
+        master_address=sealed.master.address,
+        master_port=sealed.master.master_port,
+        world_size=_world_size(sealed.seats),
+        nodes=len(sealed.seats),
+    )
 
 
 def _world_size(seats: tuple[Seat, ...]) -> int:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from nvrx_async.job.records import Assignment, FaultKind, RankEnd
-from nvrx_async.rounds.events import RankHung, RanksGone
+from nvrx_async.job.records import LIMITS, MARKS, Assignment, FaultKind, Mark, RankEnd
+from nvrx_async.job.times import earlier
+from nvrx_async.rounds.events import Now, RankEnded, RankHung, RanksGone
 from nvrx_async.rounds.sentences import node_fault, rank_ended
 
 
@@ -27,7 +29,7 @@ class OwnFault:
 class OwnRanks:
     """This node's ranks in one round. `gone`: none lives and all output was read; `stopping`: told to stop.
 
-    `generation` names their keeper, None if they were never started.
+    `generation` names their keeper, None if they were never started. `marks`: when what happened.
     """
 
     assignment: Assignment
@@ -40,6 +42,7 @@ class OwnRanks:
     keeper_lost: bool = False
     hung: RankHung | None = None
     learned: Mapping[str, float] = field(default_factory=dict)
+    marks: dict[Mark, float] = field(default_factory=dict)
 
     @property
     def round(self) -> int:
@@ -55,15 +58,42 @@ class OwnRanks:
             and all(end.kind is None for end in self.ends)
         )
 
-    def note_end(self, end: RankEnd) -> None:
+    def mark(self, what: Mark, now: Now) -> None:
+        """Something happened now; only the first time counts."""
+        self.marks.setdefault(what, now.s)
+
+    def note(self, event: RankEnded | RankHung | RanksGone, now: Now) -> None:
+        """Something became known of these ranks."""
+        match event:
+            case RankEnded(end=end):
+                self._note_end(end)
+            case RanksGone():
+                self._note_gone(event)
+                self.mark(Mark.GONE, now)
+            case RankHung():
+                self.hung = self.hung or event
+        if self.fault("") is not None:
+            self.mark(Mark.FAULT, now)
+
+    def as_extra(self, now: Now) -> dict[str, Any]:
+        """What a report or a done carries beside its own: limits, and marks as moments of the day.
+
+        All are counted back from now: a step of the wall clock does not come between them.
+        """
+        marks = {**self.marks, Mark.REPORTED: now.s}
+        moments = {f"{what.value}_utc": earlier(now.utc, now.s - at_s) for what, at_s in marks.items()}
+        return {**({LIMITS: self.learned} if self.learned else {}), MARKS: moments}
+
+    def _note_end(self, end: RankEnd) -> None:
         """A rank ended. Told again, or after all are gone, it says nothing new."""
         if not self.gone and all(known.local_rank != end.local_rank for known in self.ends):
             self.ends = (*self.ends, end)
 
-    def note_gone(self, event: RanksGone) -> None:
+    def _note_gone(self, event: RanksGone) -> None:
         """No rank lives, and this is all the evidence of their ends."""
         self.ends, self.unkillable, self.gone = event.ends, event.unkillable, True
         self.learned = event.learned
+        self.marks.update(event.marks)
 
     def fault(self, host: str) -> OwnFault | None:
         """The first fault of its own that this node shows; what we stopped has none."""

@@ -5,7 +5,9 @@ Every transaction compares the attempt and this agent's registration; what speak
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from nvrx_async.etcd.types import (
     Compare,
@@ -21,7 +23,18 @@ from nvrx_async.etcd.types import (
 )
 from nvrx_async.job.codec import encode
 from nvrx_async.job.keys import AttemptKeys, current
-from nvrx_async.job.records import Done, Fault, Interrupt, Join, Node, Outcome, Stop, StopVote
+from nvrx_async.job.records import (
+    MARKS,
+    Done,
+    Fault,
+    Interrupt,
+    Join,
+    Mark,
+    Node,
+    Outcome,
+    Stop,
+    StopVote,
+)
 from nvrx_async.rounds.mirror import Mirror
 
 
@@ -43,10 +56,11 @@ class Registration:
         """Where it stands."""
         return self.keys.node(self.node.node_id)
 
-    def join(self, number: int, port: int) -> Put:
+    def join(self, number: int, port: int, utc: str) -> Put:
         """Ready for the round, and no process of this agent lives in one before it."""
         node = self.node
-        join = Join(node.node_id, node.incarnation, node.address, port)
+        marks = {f"{Mark.JOINED.value}_utc": utc}
+        join = Join(node.node_id, node.incarnation, node.address, port, extra={MARKS: marks})
         return Put(self.keys.join(number, node.node_id), encode(join), self.lease)
 
     def joins(self, join: Put) -> Txn:
@@ -58,9 +72,9 @@ class Registration:
         key = self.keys.interrupt(number)
         return self._txn(self._round_as_seen, CreatedAt(key, 0), then=(Put(key, encode(interrupt)),))
 
-    def done(self, number: int) -> Txn:
+    def done(self, number: int, extra: Mapping[str, Any]) -> Txn:
         """All ranks of this agent finished well."""
-        done = Done(self.node.node_id, self.node.incarnation)
+        done = Done(self.node.node_id, self.node.incarnation, extra)
         return self._txn(self._round_as_seen, then=(Put(self.keys.done(number, done.node_id), encode(done)),))
 
     def report(self, number: int, report: Fault, join: Put | None) -> Txn:

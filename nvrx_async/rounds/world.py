@@ -39,13 +39,23 @@ class World:
         }
 
 
-def last_world(mirror: Mirror, keys: AttemptKeys, now_round: Round) -> World:
-    """The world of the running round, or of the one before the forming round."""
-    running = now_round.phase is Phase.RUNNING
+def seal_of(now_round: Round) -> tuple[int, str] | None:
+    """Round and token under which the last seats stand: of the running round, or of the one before a forming one."""
+    running = now_round.phase is not Phase.FORMING
     token = now_round.token if running else now_round.previous_token
     if token is None:
+        return None
+    if now_round.sealed_in >= 0:
+        return now_round.sealed_in, token
+    return now_round.number if running else now_round.number - 1, token
+
+
+def last_world(mirror: Mirror, keys: AttemptKeys, now_round: Round) -> World:
+    """The world of the running round, or of the one before the forming round."""
+    seal = seal_of(now_round)
+    if seal is None:
         return World()
-    scope = keys.worlds(now_round.number if running else now_round.number - 1, token)
+    scope = keys.worlds(*seal)
     shards = sorted(mirror.records(WorldShard, scope).values(), key=lambda shard: shard.shard)
     return World(
         seats=tuple(seat for shard in shards for seat in shard.seats),

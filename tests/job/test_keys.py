@@ -68,6 +68,8 @@ def test_scopes_cover_their_keys_and_no_neighbours():
     assert KEYS.joins(4).covers(KEYS.join(4, "n1"))
     assert not KEYS.joins(4).covers(KEYS.join(40, "n1"))
     assert not KEYS.round_scope(4).covers(KEYS.end(40))
+    assert KEYS.interrupts.covers(KEYS.interrupt(4))
+    assert not KEYS.interrupts.covers(KEYS.end(4))
     assert KEYS.worlds(4, "tok").covers(KEYS.world(4, "tok", 12))
     assert not KEYS.worlds(4, "tok").covers(KEYS.world(4, "tok2", 0))
     assert not KEYS.worlds(4, "tok").covers(KEYS.assignment(4, "tok", "world"))

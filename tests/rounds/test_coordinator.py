@@ -49,6 +49,7 @@ from nvrx_async.rounds.effects import Campaign, Commit, Notify, Waiting
 from nvrx_async.rounds.events import Committed, Deposed, Elected, Refused, Tick
 from nvrx_async.rounds.fencing import SETTLE_S
 from nvrx_async.rounds.office import ROUNDS_KEPT
+from nvrx_async.rounds.seating import SEAL_KEPT
 
 OFFICE = KEYS.election(0xA)
 SEATS = (seat("a", 0), seat("b", 1))
@@ -60,10 +61,10 @@ def leader(phase=Phase.FORMING, number=0, of=SPEC, me=None, registered="ab", wor
     for name in registered:
         bench.etcd.put(KEYS.node(name), node(name), lease=1)
     if phase is Phase.RUNNING:
-        sealed(bench.etcd, world or SEATS, number)
+        sealed(bench.etcd, world or SEATS, changes.get("sealed_in", number))
         changes = {"token": "t", **changes}
     elif number:
-        sealed(bench.etcd, world or SEATS, number - 1)
+        sealed(bench.etcd, world or SEATS, changes.get("sealed_in", number - 1))
         changes = {"previous_token": "t", **changes}
     opened(bench.etcd, phase, number, of, **changes)
     bench.etcd.put(OFFICE, Spare("", "a-1"), lease=1)
@@ -342,6 +343,54 @@ def test_many_absent_members_are_all_compared_within_etcds_limits():
     assert {KEYS.node(f"n{i}") for i in range(1, 300)} <= compared
 
 
+def test_a_round_in_which_nobody_moved_keeps_the_seal_and_costs_one_write():
+    bench = leader(Phase.FORMING, 1)
+    joined(bench, "a", "b", number=1)
+    commit = only(bench.tell(), Commit)
+    assert set(puts(commit)) == {KEYS.round}
+    assert commit.txns[-1].when == guard(bench)
+    bench.tell(bench.outcome(commit))
+    now_round = written(bench, Round, KEYS.round)
+    assert (now_round.phase, now_round.token, now_round.sealed_in) == (Phase.RUNNING, "t", 0)
+    assert (now_round.master_address, now_round.master_port) == ("10.0.0.a", 29500)
+    assert (now_round.world_size, now_round.nodes) == (4, 2)
+    assert bench.last.reason == "round 1 runs", "it reads the world where it stands"
+
+
+def test_the_seal_is_handed_on_from_round_to_round_and_renewed_before_it_is_forgotten():
+    bench = leader(Phase.RUNNING, 7, sealed_in=4)
+    interrupt(bench, 7)
+    report(bench, "a", 7, kind=None)
+    report(bench, "b", 7)
+    bench.outcome(only(bench.tell(), Commit))
+    following = written(bench, Round, KEYS.round)
+    assert (following.previous_token, following.sealed_in) == ("t", 4)
+    assert SEAL_KEPT < ROUNDS_KEPT
+    for number, written_anew in ((4 + SEAL_KEPT - 1, False), (4 + SEAL_KEPT, True)):
+        bench = leader(Phase.FORMING, number, sealed_in=4)
+        joined(bench, "a", "b", number=number)
+        commit = only(bench.tell(), Commit)
+        assert any("/assign/" in key for key in puts(commit)) is written_anew
+
+
+@pytest.mark.parametrize("who", ["another incarnation", "a spare more", "one less"])
+def test_a_round_in_which_somebody_moved_is_sealed_anew(who):
+    bench = leader(Phase.FORMING, 1, registered="abc", of=spec(min_nodes=1))
+    joined(bench, "a", "b", number=1)
+    if who == "another incarnation":
+        bench.etcd.put(KEYS.node("b"), node("b", "b-2", succeeds="b-1"))
+        bench.etcd.put(KEYS.join(1, "b"), join("b", "b-2"))
+    elif who == "a spare more":
+        joined(bench, "c", number=1)
+    else:
+        bench.etcd.delete(KEYS.node("b"))
+        bench.etcd.delete(KEYS.join(1, "b"))
+    commit = only(bench.tell(at_s=1e6), Commit)
+    assert KEYS.assignment(1, "a-1-1", "a") in puts(commit)
+    bench.outcome(commit)
+    assert written(bench, Round, KEYS.round).sealed_in == 1
+
+
 # Running ---------------------------------------------------------------------------------------------------
 
 
@@ -473,14 +522,29 @@ def test_an_outcome_waits_until_a_lost_members_ranks_are_surely_dead_and_compare
 def test_rounds_of_long_ago_are_forgotten():
     number = ROUNDS_KEPT + 5
     bench = leader(Phase.RUNNING, number)
-    bench.etcd.put(KEYS.interrupt(5), Interrupt("a", FaultKind.SIGNAL, "a", "old", UTC))
-    bench.etcd.put(KEYS.interrupt(6), Interrupt("a", FaultKind.SIGNAL, "a", "old", UTC))
+    for old in (5, 6):
+        bench.etcd.put(KEYS.done(old, "a"), Done("a", "a-1"))
     interrupt(bench, number)
     report(bench, "a", number, kind=None)
     report(bench, "b", number)
     bench.outcome(only(bench.tell(), Commit))
-    assert KEYS.interrupt(5) not in bench.etcd.held
-    assert KEYS.interrupt(6) in bench.etcd.held
+    assert KEYS.done(5, "a") not in bench.etcd.held
+    assert KEYS.done(6, "a") in bench.etcd.held
+
+
+@pytest.mark.parametrize(("number", "forgotten"), [(95, 0), (96, 32), (97, 0), (32, 0)])
+def test_interrupts_of_long_ago_are_forgotten_many_in_one_step(number, forgotten):
+    bench = leader(Phase.RUNNING, number)
+    for old in range(32 if number > 64 else 0, number + 1):
+        interrupt(bench, old)
+    before = {key for key in bench.etcd.held if KEYS.interrupts.covers(key)}
+    report(bench, "a", number, kind=None)
+    report(bench, "b", number)
+    commit = only(bench.tell(), Commit)
+    assert all(len(txn.then) <= MAX_TXN_OPERATIONS for txn in commit.txns)
+    bench.outcome(commit)
+    gone = before - bench.etcd.held.keys()
+    assert gone == {KEYS.interrupt(old) for old in range(32, 32 + forgotten)}
 
 
 def test_a_start_that_failed_has_its_own_account():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 import pytest
 from rounds_kit import (
@@ -33,10 +34,12 @@ from nvrx_async.job.records import (
     FaultKind,
     Interrupt,
     Join,
+    Mark,
     Outcome,
     Phase,
     Round,
 )
+from nvrx_async.job.times import earlier
 from nvrx_async.rounds.effects import (
     Campaign,
     Commit,
@@ -213,7 +216,7 @@ def test_a_join_names_the_port_and_compares_attempt_registration_and_round():
     assert txn.when == (*guard(bench), at_round(bench))
     put = puts(commit)[KEYS.join(0, "a")]
     assert put.lease == 0xA
-    assert decode(Join, "", put.value) == Join("a", "a-1", "10.0.0.a", 29501)
+    assert decode(Join, "", put.value) == Join("a", "a-1", "10.0.0.a", 29501, {"marks": {"joined_utc": UTC}})
 
 
 @pytest.mark.parametrize(("at_s", "joins"), [(99.9, 1), (100.0, 0), (101.0, 0)])
@@ -442,6 +445,21 @@ def test_the_next_round_is_started_after_the_report():
     assert only(bench.tell(), StartRanks).assignment.round == 1
 
 
+def test_a_round_that_keeps_the_seal_is_started_with_its_own_store_and_limits_and_nothing_is_read_anew():
+    bench = running()
+    before = bench.machine.scopes()
+    interrupted(bench)
+    bench.settle(PortReserved(1, 29501), RanksGone(0, STOPPED))
+    bench.etcd.put(KEYS.round, Round(1, Phase.FORMING, UTC, previous_token="t", sealed_in=0))
+    bench.settle()
+    again = Round(1, Phase.RUNNING, UTC, token="t", previous_token="t", sealed_in=0, world_size=4, nodes=2)
+    limits = {"limits": {"step": 3.0}}
+    bench.etcd.put(KEYS.round, replace(again, master_address="10.0.0.b", master_port=41, extra=limits))
+    started = only(bench.tell(), StartRanks).assignment
+    assert started == replace(assignment(), round=1, master_address="10.0.0.b", master_port=41, extra=limits)
+    assert bench.machine.scopes() == before
+
+
 def test_a_round_that_went_on_without_this_agent_kills_its_ranks_before_it_joins():
     bench = running()
     bench.etcd.put(KEYS.round, Round(1, Phase.FORMING, UTC))
@@ -452,6 +470,25 @@ def test_a_round_that_went_on_without_this_agent_kills_its_ranks_before_it_joins
     assert KEYS.join(1, "a") in bench.etcd.held
 
 
+def test_a_report_tells_when_what_happened_counted_back_from_its_own_moment():
+    bench = running()
+    bench.settle(PortReserved(1, 29501))
+    started_s = bench.now_s
+    bench.now_s += 5.0
+    bench.settle(RankEnded(0, rank_end(0, kind=FaultKind.EXCEPTION, exit_code=1)))
+    bench.now_s += 2.0
+    ends = (rank_end(0, kind=FaultKind.EXCEPTION, exit_code=1), STOPPED[1])
+    bench.settle(RanksGone(0, ends, marks={Mark.STARTED: started_s + 0.5}))
+    marks = decode(Fault, "", bench.etcd.held[KEYS.fault(0, "a")].value).extra["marks"]
+    assert marks == {
+        "released_utc": earlier(UTC, 7.0),
+        "started_utc": earlier(UTC, 6.5),
+        **dict.fromkeys(("fault_utc", "told_utc", "stopping_utc"), earlier(UTC, 2.0)),
+        "gone_utc": UTC,
+        "reported_utc": UTC,
+    }
+
+
 # Finishing -------------------------------------------------------------------------------------------------
 
 
@@ -460,7 +497,9 @@ def test_done_is_written_when_all_ranks_are_gone_well_and_only_once():
     assert not all_of(bench.tell(RankEnded(0, GOOD_ENDS[0])), Commit)
     commit = only(bench.tell(RanksGone(0, GOOD_ENDS)), Commit)
     assert commit.txns[0].when == (*guard(bench), at_round(bench))
-    assert decode(Done, "", puts(commit)[KEYS.done(0, "a")].value) == Done("a", "a-1")
+    assert decode(Done, "", puts(commit)[KEYS.done(0, "a")].value) == Done(
+        "a", "a-1", {"marks": {"released_utc": UTC, "gone_utc": UTC, "reported_utc": UTC}}
+    )
     assert bench.tell(bench.outcome(commit)).effects == ()
 
 
@@ -662,10 +701,10 @@ def test_what_is_late_or_of_another_round_changes_nothing(event):
     assert bench.last.reason == "ranks are running"
 
 
-def test_it_follows_a_handful_of_single_keys():
+def test_it_follows_a_handful_of_single_keys_and_the_few_interrupts():
     bench = running(number=3)
-    assert all(not scope.prefix for scope in bench.machine.scopes())
-    assert len(bench.machine.scopes()) <= 8
+    assert [scope for scope in bench.machine.scopes() if scope.prefix] == [KEYS.interrupts]
+    assert len(bench.machine.scopes()) <= 6
 
 
 def test_the_deadline_never_goes_back():

@@ -28,6 +28,8 @@ from nvrx_async.job.records import (
     WorldShard,
 )
 from nvrx_async.rounds.effects import Finish
+from nvrx_async.rounds.seating import in_round
+from nvrx_async.rounds.world import seal_of
 
 if TYPE_CHECKING:
     from rounds.sim.agent import Agent, Life
@@ -114,6 +116,9 @@ class Checks:
             self.fail(f"{change.key} was written after attempt {self.current_attempt()} had begun")
         if kind == "rounds" and len(parts) > 2:
             self._round_key(attempt, int(parts[1]), parts[2:], change)
+        elif kind == "interrupt":
+            if isinstance(change, Deleted) or change.version != 1:
+                self.fail(f"the interrupt of round {parts[1]} was written twice")
         elif isinstance(change, Deleted):
             if kind in ("job", "outcome", "round"):
                 self.fail(f"{change.key} was deleted")
@@ -162,13 +167,14 @@ class Checks:
         if new.token is None:
             self.fail(f"round {new.number} runs without a token")
             return
-        keys = AttemptKeys(RUN_ID, attempt)
-        scope = Scope(f"{keys.base}rounds/{new.number}/seal/{new.token}/", prefix=True)
+        keys, seal = AttemptKeys(RUN_ID, attempt), seal_of(new)
+        assert seal is not None
+        scope = Scope(f"{keys.base}rounds/{seal[0]}/seal/{new.token}/", prefix=True)
         held = {item.key: item for item in self._world.store.read(scope).items}
         shards = [
             decode(WorldShard, key, item.value)
             for key, item in held.items()
-            if key.startswith(keys.worlds(new.number, new.token).key)
+            if key.startswith(keys.worlds(*seal).key)
         ]
         seats = tuple(seat for shard in sorted(shards, key=lambda one: one.shard) for seat in shard.seats)
         spares = tuple(spare for shard in shards for spare in shard.spares)
@@ -194,13 +200,14 @@ class Checks:
             first += seat.slots
         if len({seat.node_id for seat in seats}) != len(seats):
             self.fail(f"a node has two seats in round {new.number}: {seats}")
-        keys = AttemptKeys(RUN_ID, sealed.attempt)
+        keys, seal = AttemptKeys(RUN_ID, sealed.attempt), seal_of(new)
+        assert seal is not None
         for seat in seats:
-            held = sealed.keys.get(keys.assignment(new.number, sealed.token, seat.node_id))
+            held = sealed.keys.get(keys.assignment(*seal, seat.node_id))
             if held is None:
                 self.fail(f"{seat.node_id} has a seat in round {new.number} and no assignment")
                 return
-            assignment = decode(Assignment, held.key, held.value)
+            assignment = in_round(decode(Assignment, held.key, held.value), new)
             if assignment.seat != seat or assignment.round != new.number or assignment.world_size != first:
                 self.fail(f"assignment {assignment} disagrees with the world")
         if new.world_size != first or new.nodes != len(seats):
@@ -228,8 +235,6 @@ class Checks:
                     self.fail(f"the sealed world of round {number} changed: {change.key}")
             case ["faults", node_id]:
                 self._report(sealed, node_id, change)
-            case ["interrupt"] if isinstance(change, Deleted) or change.version != 1:
-                self.fail(f"the interrupt of round {number} was written twice")
             case ["end"]:
                 self._end(attempt, number, sealed, change)
 
