@@ -23,7 +23,14 @@ from nvrx_async.etcd.errors import (
     UnavailableError,
 )
 from nvrx_async.etcd.process import Child
-from nvrx_async.etcd.roll import ListedMember, add_learner, list_members, promote, remove_member
+from nvrx_async.etcd.roll import (
+    ListedMember,
+    add_learner,
+    hand_over_leadership,
+    list_members,
+    promote,
+    remove_member,
+)
 from nvrx_async.etcd.server import COMMON_FLAGS, environment
 from nvrx_async.etcd.wire import grpc
 
@@ -45,7 +52,8 @@ _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 _RETRY_S = 0.5
 _KNOCK_S = 1.0
-_RESIGN_S = 4.0
+_RESIGN_S = 6.0
+"""Longer than the five seconds for which etcd wants all members connected before it changes their number."""
 _LOG_TAIL_LINES = 12
 _BAD_LOGIN = "authentication failed"
 
@@ -148,20 +156,29 @@ class ClusterMember:
         takes seconds at most: a member that could not resign is one that is lost, which the others bear.
         """
         with anyio.move_on_after(_RESIGN_S):
-            try:
-                gone = {member.peer_url for member in await self.missing()}
-                listed = await list_members(self._client)
-                if len({member.id for member in listed if not gone & set(member.peer_urls)}) < 2:  # noqa: PLR2004
-                    return  # the last one: nobody stays
-                for member in listed:
-                    if gone & set(member.peer_urls):
-                        await remove_member(self._client, member.id)
-                mine = _listed_as(listed, self.own)
-                if mine is not None:
-                    self._resigned = True
-                    await remove_member(self._client, mine.id)
-            except EtcdError as error:
-                self._warn(f"this node's etcd member leaves without notice: {error.cause}")
+            while True:
+                try:
+                    await self._resign()
+                except UnavailableError:
+                    continue  # etcd refuses while a member has been connected for less than five seconds
+                except EtcdError as error:
+                    self._warn(f"this node's etcd member leaves without notice: {error.cause}")
+                return
+        self._warn("this node's etcd member leaves without notice: the others did not let it go in time")
+
+    async def _resign(self) -> None:
+        gone = {member.peer_url for member in await self.missing()}
+        listed = await list_members(self._client)
+        mine = _listed_as(listed, self.own)
+        down = [member for member in listed if gone & set(member.peer_urls)]
+        if mine is None or len(listed) - len(down) == 1:
+            return  # the last one: nobody stays
+        for member in down:
+            await remove_member(self._client, member.id)
+        stays = next(member for member in listed if member not in (mine, *down))
+        self._resigned = True
+        await hand_over_leadership(self._client, self.own.endpoint, stays.id)
+        await remove_member(self._client, mine.id)
 
     # Up, and up again --------------------------------------------------------------------------------
 

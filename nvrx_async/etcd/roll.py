@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nvrx_async.etcd.background import scoped
 from nvrx_async.etcd.errors import RequestRefusedError
-from nvrx_async.etcd.wire import messages
+from nvrx_async.etcd.wire import grpc, messages
 
 if TYPE_CHECKING:
     from nvrx_async.etcd.client import EtcdClient
+    from nvrx_async.etcd.config import Endpoint
 
 
 _NOT_LISTED = "etcdserver: member not found"
@@ -65,3 +68,18 @@ async def remove_member(client: EtcdClient, member_id: int) -> None:
     except RequestRefusedError as error:
         if not any(_NOT_LISTED in line for line in error.evidence):
             raise
+
+
+async def hand_over_leadership(client: EtcdClient, endpoint: Endpoint, to: int) -> None:
+    """Let the member at `endpoint` give the lead to another, at once instead of after an election.
+
+    A member that does not lead, or cannot, changes nothing: an election follows when it has gone.
+    """
+    request = messages.MoveLeaderRequest(targetID=to)
+    caller = client.caller
+    for connection in caller.pool.connections:
+        if connection.endpoint.address == endpoint.address:
+            with suppress(grpc.aio.AioRpcError):
+                metadata = await caller.tokens.metadata(connection)
+                call = connection.maintenance.MoveLeader(request, timeout=caller.timeout_s, metadata=metadata)
+                await scoped(call)

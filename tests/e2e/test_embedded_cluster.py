@@ -16,6 +16,8 @@ from support.stage import Agent, stage
 pytestmark = pytest.mark.skipif(shutil.which("etcd") is None, reason="a cluster wants an etcd on PATH")
 
 OPTIONS = ("--nnodes", "3", "--nproc-per-node", "1", "--lease-ttl", "3")
+PATIENT = (*OPTIONS[:-1], "6")
+"""A lease that outlives the election of another leader."""
 NAMES = ("n0", "n1", "n2")
 
 
@@ -71,7 +73,7 @@ def test_a_lost_node_is_replaced_by_the_spare(nodes: Nodes, victim: str) -> None
 
 
 def test_the_death_of_the_leaders_etcd_costs_no_rank(nodes: Nodes) -> None:
-    agents = started(nodes, *NAMES)
+    agents = started(nodes, *NAMES, options=PATIENT)
     nodes.stage.up(0, 3)
     for _ in range(2):
         leader = nodes.runs_leader(*agents)
@@ -88,7 +90,7 @@ def test_the_death_of_the_leaders_etcd_costs_no_rank(nodes: Nodes) -> None:
 
 
 def test_a_frozen_leader_costs_no_rank(nodes: Nodes) -> None:
-    agents = started(nodes, *NAMES, options=(*OPTIONS[:-1], "6"))
+    agents = started(nodes, *NAMES, options=PATIENT)
     nodes.stage.up(0, 3)
     leader = nodes.runs_leader(*agents)
     pid = nodes.member_of(leader)
@@ -131,13 +133,13 @@ def test_an_agent_that_comes_back_brings_its_member_back(nodes: Nodes, data: str
 
 
 def test_who_leaves_takes_its_member_out_so_that_the_last_one_still_decides(nodes: Nodes) -> None:
-    agents = started(nodes, *NAMES, options=("--nnodes", "1:3", *OPTIONS[2:]))
+    agents = started(nodes, *NAMES, options=("--nnodes", "1:3", *PATIENT[2:]))
     nodes.stage.up(0, 3)
     first, second, last = agents
     first.signal(signal.SIGTERM)
     assert first.ends() == 143, nodes.stage.told()
     nodes.stage.up(1, 2)
-    assert len(nodes.members(nodes.endpoint_of(last))) == 2
+    assert len(nodes.members(nodes.endpoint_of(last))) == 2, nodes.stage.told()
     second.signal(signal.SIGTERM)
     assert second.ends() == 143, nodes.stage.told()
     nodes.stage.finish(nodes.stage.up(2, 1))
