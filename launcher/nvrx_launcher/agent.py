@@ -109,7 +109,9 @@ class _Agent:
         self._history = History(config.logs.folder / "history.jsonl")
         self._decisions = DecisionLog(config.logs.folder / f"agent-{os.getpid()}.log")
         self._process = this_process(f"{config.run_id}/{secrets.token_hex(8)}")
-        self._watch = RankWatch(config.hang, lease_ttl_s=config.job.lease_ttl_s, warn=self._warn)
+        self._watch = RankWatch(
+            config.hang, lease_ttl_s=config.job.lease_ttl_s, warn=self._warn, inherited=environment
+        )
         self._countdown = Countdown(self._say)
         self._ranks = NodeRanks(
             workers=config.workers,
@@ -227,7 +229,10 @@ class _Agent:
             feed = await stack.enter_async_context(Feed(etcd.client))
             me, mirror = self._identity(etcd, session.lease_id), Mirror()
             interpreter = Interpreter(
-                (Member(me, spec, mirror), Coordinator(me, spec, mirror)),
+                (
+                    Member(me, spec, mirror),
+                    Coordinator(me, spec, mirror, agree_s=self._config.workers.stop_timeout_s),
+                ),
                 mirror,
                 EtcdStore(etcd.client, feed),
                 self._ranks,
