@@ -24,9 +24,10 @@ from nvrx_async.etcd import (
     UnavailableError,
     parse_endpoint,
 )
-from nvrx_async.etcd.types import Deleted, Listing
 from nvrx_async.job.keys import AttemptKeys
+from nvrx_async.job.live import LIVE
 from nvrx_async.job.records import Outcome, RankEnd
+from nvrx_async.probe import Handler
 from nvrx_async.rounds.coordinator import Coordinator
 from nvrx_async.rounds.effects import Finish, Finished, Notice, Registered, RoundRunning, Waiting
 from nvrx_async.rounds.events import LeaseLost, LeaveRequested, Renewed
@@ -44,8 +45,11 @@ from nvrx_launcher.errors import KeeperStartError, RequeueError, UsageError
 from nvrx_launcher.exit_codes import ExitCode
 from nvrx_launcher.history import DecisionLog, History
 from nvrx_launcher.known_agents import KnownAgent, publish
+from nvrx_launcher.linger import until_all_left
+from nvrx_launcher.live import LiveAnswers
 from nvrx_launcher.output import Output
 from nvrx_launcher.palette import palette_for
+from nvrx_launcher.probe_port import serve_probe
 from nvrx_launcher.rank_watch import RankWatch
 from nvrx_launcher.ranks import NodeRanks
 from nvrx_launcher.reach import WAIT_S, Reached, reach
@@ -115,6 +119,10 @@ class _Agent:
             config.hang, lease_ttl_s=config.job.lease_ttl_s, warn=self._warn, inherited=environment
         )
         self._countdown = Countdown(self._say)
+        crew = WarmCrew(config.workers, environment, say=self._say, explain=self._explain)
+        self._live_answers = LiveAnswers(self._watch, lambda: crew.ready, now)
+        self._handlers: dict[str, Handler] = {LIVE: self._live_answers.answer}
+        self._probe = ""
         self._ranks = NodeRanks(
             workers=config.workers,
             tag=self._process.tag,
@@ -125,7 +133,7 @@ class _Agent:
             watch=self._watch,
             countdown=self._countdown,
             keep=self._keep_end,
-            crew=WarmCrew(config.workers, environment, say=self._say, explain=self._explain),
+            crew=crew,
         )
         self._leave: LeaveRequested | None = None
         self._interpreter: Interpreter | None = None
@@ -168,6 +176,8 @@ class _Agent:
                 log_file=folder / ETCD_LOG,
                 say=self._say,
                 wait_s=min(WAIT_S, self._config.job.join_timeout_s),
+                job=f"{self._config.run_id} {self._config.launch_id or ''}",
+                cluster_wait_s=self._config.job.join_timeout_s,
             ) as etcd,
             self._registered_to_the_end(etcd.client),
             anyio.create_task_group() as services,
@@ -175,6 +185,8 @@ class _Agent:
             self._say(f"job {self._config.run_id} on {socket.gethostname()}, {etcd.where}")
             await services.start(self._watch.serve)
             await self._say_where(etcd)
+            token = self._environment.get("NVRX_JOB_TOKEN")
+            self._probe = await services.start(serve_probe, self._handlers, etcd.address, token, self._warn)
             services.start_soon(self._countdown.serve)
             if etcd.server is not None:
                 services.start_soon(self._watch_server, etcd.server)
@@ -235,6 +247,7 @@ class _Agent:
             until_s = good_until(sent_at_s, spec.lease_ttl_s, spec.kill_time_s)
             self._ranks.good_until(until_s)
             self._watch.alive()
+            self._live_answers.renewed(sent_at_s)
             if self._interpreter is not None:
                 self._interpreter.tell(Renewed(sent_at_s, until_s))
 
@@ -311,25 +324,17 @@ class _Agent:
             takeover=self._config.takeover,
             order=node.order,
             attempt=self._registered.attempt if self._registered is not None else None,
+            probe=self._probe,
             log_dir=str(self._config.logs.folder),
         )
 
     async def _linger(self, etcd: Reached) -> None:
-        """An etcd started here outlives the job for as long as other agents have not read how it ended."""
-        if etcd.server is None or self._registered is None:
-            return
-        keys = AttemptKeys(self._config.run_id, self._registered.attempt)
-        with anyio.move_on_after(SERVER_LINGER_S):
-            async with Feed(etcd.client) as feed:
-                feed.set_scopes(frozenset({keys.nodes}))
-                others: set[str] = set()
-                async for item in feed:
-                    if isinstance(item, Listing):
-                        others = {held.key for held in item.items}
-                    elif isinstance(item, Deleted):
-                        others.discard(item.key)
-                    if not others:
-                        return
+        """What etcd runs here outlives the job for as long as other agents have not read how it ended."""
+        if etcd.member is not None and not self._finished:
+            await etcd.member.resign()  # the job goes on without this node
+        elif (etcd.server or etcd.member) is not None and self._registered is not None:
+            keys = AttemptKeys(self._config.run_id, self._registered.attempt)
+            await until_all_left(etcd.client, keys.nodes, SERVER_LINGER_S)
 
     async def _watch_server(self, server: EmbeddedServer) -> None:
         await server.exited.wait()
@@ -386,6 +391,7 @@ class _Agent:
     def _notify(self, notice: Notice) -> None:
         if isinstance(notice, Registered):
             self._registered = notice
+            self._live_answers.node_id = notice.node.node_id
             config = self._config
             self._ranks.enter(
                 RankJob(

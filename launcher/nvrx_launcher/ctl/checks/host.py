@@ -55,7 +55,9 @@ def _shared(path: Path) -> Finding:
             "ranks die of SIGBUS: docker run --shm-size 8g, or make room there",
         )
     if total < SHARED_BYTES:
-        hint = "data loaders with several workers need more: docker run --shm-size 8g, or an emptyDir of memory"
+        hint = (
+            "data loaders with several workers need more: docker run --shm-size 8g, or an emptyDir of memory"
+        )
         return Finding(what, Grade.WARN, text, hint)
     return Finding(what, Grade.OK, text)
 
