@@ -51,6 +51,7 @@ class _Watched:
     folders: dict[int, Path]
     monitor: HangMonitor | None
     known: Mapping[str, float]
+    released_s: float
     pids: dict[int, int] = field(default_factory=dict)
     started_s: dict[int, float] = field(default_factory=dict)
     output_s: dict[int, float] = field(default_factory=dict)
@@ -147,7 +148,7 @@ class RankWatch:
             return {}
         known = limits_in(assignment.extra)
         self._expected = self._expected or bool(known)
-        self._round = _Watched(assignment, pages, dict(folders), None, known)
+        self._round = _Watched(assignment, pages, dict(folders), None, known, time.monotonic())
         return {
             local_rank: {
                 SOCKET_VARIABLE: str(self._folder / "agent.sock"),
@@ -239,7 +240,8 @@ class RankWatch:
         if watched is None:
             return {}
         views = [page.view(time.monotonic_ns()) for page in watched.pages.values()]
-        came = {
+        came: dict[Mark, list[float | None]] = {
+            Mark.RELEASED: [watched.released_s],
             Mark.STARTED: [watched.started_s.get(one) for one in watched.pages],
             Mark.HELLO: [view.hello_s for view in views],
             Mark.READY: [view.ready_s for view in views],

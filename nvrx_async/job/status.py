@@ -279,9 +279,11 @@ def _last_fault(held: Held) -> LastFault | None:
     outcome, verdict = held.outcome, held.round.verdict
     if outcome is not None and outcome.root is not None:
         root, number, at_utc = outcome.root, outcome.round, outcome.decided_utc
-    elif verdict is not None:
+    elif verdict is not None and outcome is None:
         root, number, at_utc = verdict.root, verdict.number, verdict.ended_utc
     else:
+        return None
+    if root.kind is FaultKind.ASKED:
         return None
     ended = root.end.ended_utc if root.end is not None and root.end.ended_utc else at_utc
     return LastFault(number, root.kind, root.sentence, ended)

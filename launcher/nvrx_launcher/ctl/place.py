@@ -17,8 +17,8 @@ from nvrx_async.job.errors import NoSuchJobError
 from nvrx_async.job.names import nearest
 from nvrx_async.probe import ProbeError, ask
 from nvrx_launcher.ctl.errors import NoEtcdError
+from nvrx_launcher.etcd_password import credentials_of
 from nvrx_launcher.known_agents import known_agents
-from nvrx_launcher.reach import credentials_of
 
 ENDPOINTS_VARIABLE = "NVRX_ETCD_ENDPOINTS"
 CALL_TIMEOUT_S = 2.0

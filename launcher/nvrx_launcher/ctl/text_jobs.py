@@ -241,7 +241,7 @@ def described_node(one: JobStatus, screen: Screen) -> list[str]:
             "since",
             f"{node.registered_utc} ({screen.ago(node.registered_utc)})" if node.registered_utc else "",
         ),
-        ("warm", "" if node.warm is None else f"{count(node.warm, 'idle process')} for the next restart"),
+        ("warm", "" if node.warm is None else f"{count(node.warm, 'idle worker')} for the next restart"),
         ("etcd", "" if node.etcd_ms is None else f"{node.etcd_ms:.1f} ms for the last renewal"),
         ("logs", node.log_dir),
         ("why", clean(node.why)),

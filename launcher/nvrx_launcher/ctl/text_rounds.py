@@ -81,7 +81,9 @@ def why(one: Why, screen: Screen) -> list[str]:
     headline = _block(screen, "cause", [clean(one.headline)], palette.error if one.root else None)
     lines = [f"job {one.run_id}, attempt {one.attempt}, round {one.round}", *headline]
     if one.root is not None:
-        blame = "" if one.root.culprit else "; nobody can be blamed for certain"
+        blame = (
+            "" if one.root.culprit or one.root.kind is FaultKind.ASKED else "; nobody is to blame for certain"
+        )
         lines += _block(screen, "kind", [f"{one.root.kind.value}{blame}"])
     if one.error_line:
         lines += _block(
@@ -100,7 +102,11 @@ def why(one: Why, screen: Screen) -> list[str]:
         )
     lines += _stacks(one.stacks, screen)
     if one.waterfall is not None:
-        lines += ["", *waterfall(one.waterfall, screen)]
+        asked = one.root is not None and one.root.kind is FaultKind.ASKED
+        lines += [
+            "",
+            *waterfall(one.waterfall, screen, since="the first rank's end" if asked else "the fault"),
+        ]
     return lines
 
 
@@ -123,12 +129,14 @@ def described(record: RoundRecord, story: Why, screen: Screen) -> list[str]:
     return [*lines, *_block(screen, "digest", [record.digest] if record.digest else [])]
 
 
-def waterfall(one: Waterfall, screen: Screen) -> list[str]:
+def waterfall(one: Waterfall, screen: Screen, *, since: str = "the fault") -> list[str]:
     """Where the time from the fault to the first step went: a bar for each stretch, below each other."""
     if not one.steps:
         return []
-    until = "the first step" if one.complete else f"{one.steps[-1].name}, which is as far as is known"
-    lines = [f"{duration_ms(one.seconds)} from the fault to {until}"]
+    last = one.steps[-1].name
+    ends = "the first step" if last.endswith("first step") else "the end of the job"
+    until = ends if one.complete else f"'{last}', which is as far as is known"
+    lines = [f"{duration_ms(one.seconds)} from {since} to {until}"]
     names = max(signs(step.name) for step in one.steps)
     times = max(signs(duration_ms(step.seconds)) for step in one.steps)
     room = (screen.width or 100) - names - times - 8
