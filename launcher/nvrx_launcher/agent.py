@@ -7,6 +7,7 @@ import secrets
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -147,7 +148,9 @@ class _Agent:
             # The job was up: its infrastructure failed, which is no reason to say that it never became ready.
             raise RequeueError(failure.message, failure.hint) from failure
         if code is None and self._leave is not None:
-            return SIGNAL_BASE + self._leave.signal
+            code = SIGNAL_BASE + self._leave.signal
+            self._close_early(code, signal.Signals(self._leave.signal).name)
+            return code
         return ExitCode.INTERNAL if code is None else code
 
     async def _reach_and_live(self) -> int:
@@ -325,10 +328,20 @@ class _Agent:
 
         Those for the ranks are passed on and change nothing here.
         """
+        if threading.current_thread() is not threading.main_thread():
+            # Python delivers signals to the main thread alone: they are the embedding program's.
+            self._warn(
+                "started outside the main thread: signals are not handled here, nor passed on to ranks"
+            )
+            return
         for_ranks = self._config.workers.signals
-        with anyio.open_signal_receiver(*stopping(), *for_ranks) as signals:
+        resized = () if self._terminal() is None else (signal.SIGWINCH,)
+        with anyio.open_signal_receiver(*{*stopping(), *for_ranks, *resized}) as signals:
             async for number in signals:
                 name = signal.Signals(number).name
+                if number in resized:
+                    self._ranks.resize(self._terminal())
+                    continue
                 if number in for_ranks:
                     passed = self._ranks.signal(number)
                     self._say(
@@ -340,15 +353,18 @@ class _Agent:
                     self._ranks.kill()
                     everything.cancel()
                     return
-                stop_s = self._config.workers.stop_timeout_s
-                self._leave = LeaveRequested(number, boottime_s() + stop_s)
+                grace_s = self._config.workers.grace_s(time.time())
+                self._leave = LeaveRequested(number, boottime_s() + grace_s)
                 if self._interpreter is None:
                     self._say(f"{name}: stopping before this node was in the job")
                     everything.cancel()
                     return
-                grace_s = self._config.workers.stop_timeout_s
-                self._say(f"{name}: stopping; ranks have {grace_s:g} s (again to kill them now)")
+                self._say(f"{name}: stopping; ranks have {grace_s:.4g} s (again to kill them now)")
                 self._interpreter.tell(self._leave)
+
+    def _terminal(self) -> tuple[int, int] | None:
+        """Size of the terminal that ranks write to, None for pipes."""
+        return terminal_size(sys.stdout, pty=self._config.workers.pty)
 
     # People -------------------------------------------------------------------------------------------
 
@@ -364,7 +380,7 @@ class _Agent:
                     max_restarts=config.job.max_restarts,
                     folder=config.logs.folder,
                     tag=self._process.tag,
-                    terminal=terminal_size(sys.stdout, pty=config.workers.pty),
+                    terminal=self._terminal(),
                     familiar=config.logs.familiar,
                 )
             )
@@ -378,6 +394,19 @@ class _Agent:
         self._files.do(lambda: self._history.add(notice))
         if isinstance(notice, Finished) and not notice.outcome.success:
             self._files.do(lambda: self._reply(notice.outcome))
+
+    def _close_early(self, code: int, name: str) -> None:
+        """The summary of a job that a second signal ended on this node; what became of the others nobody knows."""
+        if self._registered is None or self._finished:
+            return
+        ended = Outcome(
+            success=False,
+            exit_code=code,
+            reason=f"ended on this node by {name}",
+            round=0,
+            decided_utc=now().utc,
+        )
+        self._screen.do(lambda: self._console.show(Finished(ended)))
 
     def _keep_end(self, number: int, end: RankEnd) -> None:
         self._files.do(lambda: self._history.add_end(number, end))
