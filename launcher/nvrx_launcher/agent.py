@@ -24,7 +24,6 @@ from nvrx_async.etcd import (
     UnavailableError,
     parse_endpoint,
 )
-from nvrx_async.etcd.types import Deleted, Listing
 from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.job.records import Outcome, RankEnd
 from nvrx_async.rounds.coordinator import Coordinator
@@ -43,6 +42,7 @@ from nvrx_launcher.countdown import Countdown
 from nvrx_launcher.errors import KeeperStartError, RequeueError, UsageError
 from nvrx_launcher.exit_codes import ExitCode
 from nvrx_launcher.history import DecisionLog, History
+from nvrx_launcher.linger import until_all_left
 from nvrx_launcher.output import Output
 from nvrx_launcher.palette import palette_for
 from nvrx_launcher.rank_watch import RankWatch
@@ -167,6 +167,8 @@ class _Agent:
                 log_file=folder / ETCD_LOG,
                 say=self._say,
                 wait_s=min(WAIT_S, self._config.job.join_timeout_s),
+                job=f"{self._config.run_id} {self._config.launch_id or ''}",
+                cluster_wait_s=self._config.job.join_timeout_s,
             ) as etcd,
             self._registered_to_the_end(etcd.client),
             anyio.create_task_group() as services,
@@ -300,21 +302,12 @@ class _Agent:
         )
 
     async def _linger(self, etcd: Reached) -> None:
-        """An etcd started here outlives the job for as long as other agents have not read how it ended."""
-        if etcd.server is None or self._registered is None:
-            return
-        keys = AttemptKeys(self._config.run_id, self._registered.attempt)
-        with anyio.move_on_after(SERVER_LINGER_S):
-            async with Feed(etcd.client) as feed:
-                feed.set_scopes(frozenset({keys.nodes}))
-                others: set[str] = set()
-                async for item in feed:
-                    if isinstance(item, Listing):
-                        others = {held.key for held in item.items}
-                    elif isinstance(item, Deleted):
-                        others.discard(item.key)
-                    if not others:
-                        return
+        """What etcd runs here outlives the job for as long as other agents have not read how it ended."""
+        if etcd.member is not None and not self._finished:
+            await etcd.member.resign()  # the job goes on without this node
+        elif (etcd.server or etcd.member) is not None and self._registered is not None:
+            keys = AttemptKeys(self._config.run_id, self._registered.attempt)
+            await until_all_left(etcd.client, keys.nodes, SERVER_LINGER_S)
 
     async def _watch_server(self, server: EmbeddedServer) -> None:
         await server.exited.wait()
