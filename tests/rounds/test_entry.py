@@ -301,7 +301,7 @@ def test_what_an_earlier_launch_left_is_refused_once_the_scheduler_has_started_a
         door.etcd.put(KEYS.outcome, outcome(launch_id="slurm-7.1"))
     entry = door.decide()
     assert isinstance(entry, Refuse)
-    assert "launch slurm-7.0, which launch slurm-7.1" in entry.reason
+    assert "launch slurm-7.0, which launch slurm-7.1" in entry.message
 
 
 def test_an_agent_of_the_same_launch_enters_without_reading_the_others():
