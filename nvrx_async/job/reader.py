@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeVar
 
+import orjson
+
 from nvrx_async.etcd import survey
 from nvrx_async.etcd.types import KeyValue, Scope
 from nvrx_async.job.codec import decode
@@ -187,7 +189,12 @@ class Reader:
         )
 
     async def _joined(self, number: int) -> tuple[str, ...]:
-        return tuple(map(_name, await survey.pages(self._client, self.keys.joins(number))))
+        """Who is ready for a round: by a key of its own, or in the report on the round before."""
+        own = map(_name, await survey.pages(self._client, self.keys.joins(number)))
+        before = Scope(self.keys.fault(number - 1, ""), prefix=True)
+        reports = await survey.pages(self._client, before) if number > 0 else ()
+        told = (_name(item) for item in reports if orjson.loads(item.value).get("join"))
+        return tuple(sorted({*own, *told}))
 
     async def _all(self, cls: type[T], scope: Scope) -> list[T]:
         return [_one(cls, item) for item in await survey.pages(self._client, scope)]
