@@ -110,7 +110,10 @@ class _Agent:
         self._decisions = DecisionLog(config.logs.folder / f"agent-{os.getpid()}.log")
         self._process = this_process(f"{config.run_id}/{secrets.token_hex(8)}")
         self._tracing = begin_tracing(config, environment, self._warn)
-        self._watch = self._tracing.watch(config.hang, lease_ttl_s=config.job.lease_ttl_s, warn=self._warn)
+        self._watch = self._tracing.watch_kind(
+            config.hang, lease_ttl_s=config.job.lease_ttl_s, warn=self._warn, inherited=environment
+        )
+        self._tracing.attend(self._watch)
         self._countdown = Countdown(self._say)
         self._ranks = NodeRanks(
             workers=config.workers,
@@ -234,7 +237,11 @@ class _Agent:
             feed = await stack.enter_async_context(Feed(etcd.client))
             me, mirror = self._identity(etcd, session.lease_id), Mirror()
             interpreter = Interpreter(
-                (*self._tracing.life(me, mirror), Member(me, spec, mirror), Coordinator(me, spec, mirror)),
+                (
+                    *self._tracing.life(me, mirror),
+                    Member(me, spec, mirror),
+                    Coordinator(me, spec, mirror, agree_s=self._config.workers.stop_timeout_s),
+                ),
                 mirror,
                 self._tracing.store(EtcdStore(etcd.client, feed)),
                 self._tracing.ranks(self._ranks),

@@ -15,7 +15,6 @@ from urllib.parse import quote, unquote
 
 import anyio
 
-from nvrx_async.hang.policy import HangPolicy
 from nvrx_async.job.records import Assignment
 from nvrx_async.rounds.drivers import Ranks, Store
 from nvrx_async.rounds.effects import Machine, Notice
@@ -48,10 +47,12 @@ _LONGEST_TICK_S = 5.0
 class Tracing(Protocol):
     """What the agent asks of its telemetry, on or off."""
 
-    def watch(
-        self, policy: HangPolicy | None, *, lease_ttl_s: float, warn: Callable[[str], None]
-    ) -> RankWatch:
-        """The watch over this node's ranks."""
+    @property
+    def watch_kind(self) -> type[RankWatch]:
+        """What the watch over this node's ranks is to be."""
+
+    def attend(self, watch: RankWatch) -> None:
+        """The watch that was made of it."""
 
     def life(self, me: Identity, mirror: Mirror) -> tuple[Machine, ...]:
         """A life begins: machines that look on, to stand before the others."""
@@ -81,11 +82,13 @@ class Tracing(Protocol):
 class Untraced:
     """Telemetry that is off: everything passes as it is."""
 
-    def watch(
-        self, policy: HangPolicy | None, *, lease_ttl_s: float, warn: Callable[[str], None]
-    ) -> RankWatch:
+    @property
+    def watch_kind(self) -> type[RankWatch]:
         """See `Tracing`."""
-        return RankWatch(policy, lease_ttl_s=lease_ttl_s, warn=warn)
+        return RankWatch
+
+    def attend(self, watch: RankWatch) -> None:
+        """See `Tracing`."""
 
     def life(self, me: Identity, mirror: Mirror) -> tuple[Machine, ...]:
         """See `Tracing`."""
@@ -174,13 +177,16 @@ class Traced:
 
     # For the agent ------------------------------------------------------------------------------------
 
-    def watch(
-        self, policy: HangPolicy | None, *, lease_ttl_s: float, warn: Callable[[str], None]
-    ) -> RankWatch:
+    @property
+    def watch_kind(self) -> type[RankWatch]:
         """See `Tracing`."""
-        self._watch = TracedWatch(policy, lease_ttl_s=lease_ttl_s, warn=warn)
-        self._watch.witness = self
-        return self._watch
+        return TracedWatch
+
+    def attend(self, watch: RankWatch) -> None:
+        """See `Tracing`."""
+        if isinstance(watch, TracedWatch):
+            watch.witness = self
+            self._watch = watch
 
     def life(self, me: Identity, mirror: Mirror) -> tuple[Machine, ...]:
         """See `Tracing`."""

@@ -21,8 +21,10 @@ from nvrx_async.job.records import (
     Phase,
     Round,
 )
+from nvrx_async.rounds.commands import commands_in
 from nvrx_async.rounds.effects import (
     Campaign,
+    Commanded,
     Commit,
     Decision,
     Effect,
@@ -560,5 +562,8 @@ class Member:
             self._tell_once(
                 ("interrupted", now_round.number), Interrupted(now_round.number, interrupt.reason)
             )
+        for command_id, command in commands_in(now_round.extra).items():
+            if command.answered_utc >= registered.node.registered_utc:  # who comes later need not hear of it
+                self._tell_once(("command", command_id), Commanded(command_id, command))
         if now_round.verdict is not None:
             self._tell_once(("judged", now_round.verdict.number), Judged(now_round.verdict))

@@ -51,6 +51,10 @@ class EtcdView:
             for pair in answer.get("kvs", [])
         }
 
+    def put(self, key: str, value: dict[str, Any]) -> None:
+        """Write a key as a person would."""
+        self._call("/v3/kv/put", {"key": _coded(key), "value": _coded(json.dumps(value))})
+
     @contextmanager
     def next_deletion(self, prefix: str) -> Iterator[Callable[[], None]]:
         """Watch from now on; what is given returns when a key has been deleted."""

@@ -192,6 +192,12 @@ class Stage:
         leader = min(found, key=lambda item: item.created).value["node_id"]
         return next(agent for agent in agents if agent.node == leader)
 
+    def ask(self, verb: str, node: str | None = None, *, name: str = "1", **extra: object) -> None:
+        """Ask the job for something, as `nvrx` does."""
+        command = {"schema": 1, "verb": verb, "by": "ada@desk", "reason": "maintenance", **extra}
+        asked = {**command, "asked_utc": "2026-01-01T00:00:00.000Z", "node_id": node, "phase": "asked"}
+        self.etcd.put(f"/nvrx/v1/{self.run_id}/0/control/{name}", asked)
+
     # Starting -----------------------------------------------------------------------------------------
 
     def launch(
