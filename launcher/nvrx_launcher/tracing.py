@@ -169,7 +169,7 @@ class Traced:
 
     def _connect(self) -> Any:
         # In the thread that sends: the agent does not wait for these imports.
-        from nvrx_async import __version__  # noqa: PLC0415
+        from nvrx_async import __version__  # noqa: PLC0415 - beside the import below
         from nvrx_telemetry.sender import SdkSender, take_over_log  # noqa: PLC0415
 
         take_over_log(self._trouble.heard)
@@ -234,10 +234,12 @@ class Traced:
         async with anyio.create_task_group() as tasks:
             if self._config.metrics_port is not None:
                 tasks.start_soon(serve_metrics, self._config.metrics_port, self._scraped, self._warn)
-            tick_s = min(self._config.delay_s, _LONGEST_TICK_S)
+            next_s = anyio.current_time()
             while True:
-                await anyio.sleep(tick_s)
+                next_s += min(self._config.delay_s, _LONGEST_TICK_S)
+                await anyio.sleep_until(next_s)
                 await self._look()
+                next_s = max(next_s, anyio.current_time() - _LONGEST_TICK_S)
 
     async def close(self) -> None:
         """See `Tracing`."""

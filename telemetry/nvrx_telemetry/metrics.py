@@ -96,12 +96,12 @@ class Metrics:
     def start(self) -> None:
         """Load the SDK and begin to send. Blocks for as long as the imports take."""
         from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415 - the SDK is for those who asked
-        from opentelemetry.sdk.metrics.export import (  # noqa: PLC0415
+        from opentelemetry.sdk.metrics.export import (  # noqa: PLC0415 - as above
             InMemoryMetricReader,
             MetricReader,
             PeriodicExportingMetricReader,
         )
-        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - as above
 
         readers: list[MetricReader] = []
         if self._config.metrics is not None:
@@ -173,7 +173,10 @@ class _Told:
 
 
 def _views() -> list[View]:
-    from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View  # noqa: PLC0415
+    from opentelemetry.sdk.metrics.view import (  # noqa: PLC0415 - loaded by `start`
+        ExplicitBucketHistogramAggregation,
+        View,
+    )
 
     return [
         View(instrument_name=name, aggregation=ExplicitBucketHistogramAggregation(SECONDS))
