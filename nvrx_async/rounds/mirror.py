@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ class _Index:
 
     held: dict[str, KeyValue]
     undecoded: set[str]
+    changed_at: int
     records: dict[str, Any] = field(default_factory=dict)
 
 
@@ -30,8 +32,9 @@ class Mirror:
         self._known: set[Scope] = set()
         self._keys: dict[str, KeyValue] = {}
         self._gone_at: dict[str, int] = {}
-        self._decoded: dict[str, tuple[int, Any]] = {}
+        self._decoded: dict[str, Any] = {}
         self._indexes: dict[Scope, _Index] = {}
+        self._changes = itertools.count(1)
 
     def open(self, scopes: frozenset[Scope]) -> None:
         """Keep exactly these scopes; what lies in none of them is forgotten."""
@@ -71,6 +74,9 @@ class Mirror:
 
     def record(self, cls: type[T], key: str) -> T | None:
         """The key's value as a record, None if it does not exist."""
+        known = self._decoded.get(key)
+        if isinstance(known, cls):
+            return known
         held = self._keys.get(key)
         return self._decode(cls, held) if held else None
 
@@ -90,21 +96,25 @@ class Mirror:
         index.undecoded.clear()
         return index.records
 
+    def changed_at(self, scope: Scope) -> int:
+        """A number that grows whenever something in the scope changed, for what is counted from it."""
+        return self._index(scope).changed_at
+
     def _index(self, scope: Scope) -> _Index:
         """What lies in a scope, kept while scopes stay as they are: a coordinator asks for it at every event."""
         index = self._indexes.get(scope)
         if index is None:
             held = {key: held for key, held in self._keys.items() if scope.covers(key)}
-            index = self._indexes[scope] = _Index(held, set(held))
+            index = self._indexes[scope] = _Index(held, set(held), next(self._changes))
         return index
 
     def _decode(self, cls: type[T], held: KeyValue) -> T:
         """Decode once for each write of a key: a coordinator looks at a thousand keys at every event."""
         known = self._decoded.get(held.key)
-        if known is not None and known[0] == held.mod_revision and isinstance(known[1], cls):
-            return known[1]
+        if isinstance(known, cls):
+            return known
         record = decode(cls, held.key, held.value)
-        self._decoded[held.key] = (held.mod_revision, record)
+        self._decoded[held.key] = record
         return record
 
     def _covered(self, key: str) -> bool:
@@ -133,6 +143,8 @@ class Mirror:
             self._gone_at[key] = revision
         else:
             # Equal revisions are one write: etcd's word on it replaces what `_own` assumed.
+            if held is None or held.mod_revision != revision:
+                self._decoded.pop(key, None)
             self._keys[key] = change
             self._gone_at.pop(key, None)
         self._enter(key)
@@ -142,6 +154,7 @@ class Mirror:
         for scope, index in self._indexes.items():
             if scope.covers(key):
                 index.undecoded.add(key)
+                index.changed_at = next(self._changes)
                 if held is None:
                     index.held.pop(key, None)
                 else:
