@@ -51,7 +51,7 @@ def test_telemetry_names_import_nothing():
     (names,) = [module for module in modules() if module.name == "nvrx_telemetry.semconv"]
     assert {name for name, _ in names.imports()} <= {"__future__", "__future__.annotations"}
     program = (
-        "import sys; before = set(sys.modules); import nvrx_telemetry.semconv; "
+        "import __future__, sys; before = set(sys.modules); import nvrx_telemetry.semconv; "
         "sys.exit(', '.join(set(sys.modules) - before - {'nvrx_telemetry', 'nvrx_telemetry.semconv'}) or None)"
     )
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
