@@ -245,8 +245,7 @@ class Traced:
         """See `Tracing`."""
         self._end_life()
         for local_rank in list(self._spools):
-            self._safely(self._drain, local_rank)
-            self._spools.pop(local_rank).close()
+            self._safely(self._close_spool, local_rank)
         with anyio.CancelScope(shield=True):
             async with anyio.create_task_group() as tasks:
                 if self._pipe is not None:
@@ -332,8 +331,7 @@ class Traced:
     ) -> None:
         current = self._observer.round if self._observer is not None else None
         for local_rank in list(self._spools):
-            self._drain(local_rank)
-            self._spools.pop(local_rank).close()
+            self._close_spool(local_rank)
         self._starting = set(local_ranks)
         if current is None or current.number != assignment.round:
             return
@@ -387,6 +385,14 @@ class Traced:
         if reader is not None:
             for span in reader.drain():
                 self.emit(span)
+
+    def _close_spool(self, local_rank: int) -> None:
+        """Nobody writes there any more; what never ended is told as that."""
+        self._drain(local_rank)
+        reader = self._spools.pop(local_rank)
+        for span in reader.abandoned(self._epoch_ns + time.clock_gettime_ns(time.CLOCK_BOOTTIME)):
+            self.emit(span)
+        reader.close()
 
     async def _look(self) -> None:
         """What is now: spans that ranks left, how far they are, what gauges show."""

@@ -126,13 +126,11 @@ class Observer:
             return
         if keys.fault(current.number, node_id) in keys_written:
             current.reported(now_s)
-            self._ready_s = now_s
-        for number in (current.number, current.number + 1):
-            if keys.join(number, node_id) in keys_written:
-                self._joined[number] = now_s
-                self._ready_s = now_s
-                if number == current.number:
-                    current.at.joined_s = now_s
+            self._joined[current.number + 1] = self._ready_s = now_s  # a report joins the next round
+        if keys.join(current.number, node_id) in keys_written:
+            current.at.joined_s = self._ready_s = now_s
+        if keys.join(current.number + 1, node_id) in keys_written:  # a spare's
+            self._joined[current.number + 1] = self._ready_s = now_s
 
     def released(self, number: int, now_s: float) -> None:
         """Ranks are ordered to start."""

@@ -93,6 +93,7 @@ class SpanPipe:
 
     def _deliver(self, sender: Sender, batch: list[FinishedSpan]) -> bool:
         """Send one batch, or keep it for later; False at the end."""
+        last = self._closing
         if sender.send(batch):
             self._worked()
             return True
@@ -105,7 +106,7 @@ class SpanPipe:
             if not self._closing:
                 self._flush = False
                 self._changed.wait_for(lambda: self._closing or self._flush, self._delay_s)
-            return not self._closing
+            return not last
 
     def _gathered(self) -> list[FinishedSpan]:
         """A batch, once there is reason to send one; none at the end."""

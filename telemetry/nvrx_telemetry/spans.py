@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from nvrx_telemetry.model import Value
 
-_PARENT: ContextVar[SpanName | None] = ContextVar("nvrx_span", default=None)
+_ABOVE: ContextVar[Any] = ContextVar("nvrx_span", default=None)
+"""The OpenSpan that is open here, None for none."""
 _ID_BYTES = 8
 
 
@@ -35,20 +36,27 @@ class OpenSpan:
     """A span that is open, for `with`. One object is good for one `with`."""
 
     def __init__(self, recorder: Recorder, name: str, attributes: Mapping[str, Value] | None) -> None:
-        self._recorder, self._name = recorder, name
+        self._recorder, self._what = recorder, name
         self._attributes: dict[str, Value] = dict(attributes or {})
         self._start_ns = 0
-        self._parent = self._me = SpanName(0, 0)
+        self._above: OpenSpan | None = None
+        self._told = False
+        self.name = SpanName(0, 0)
 
     def set(self, key: str, value: Value) -> None:
         """Add an attribute."""
         self._attributes[key] = value
 
+    @property
+    def parent(self) -> SpanName:
+        """The span that this one is below."""
+        return self._recorder.parent if self._above is None else self._above.name
+
     def __enter__(self) -> OpenSpan:  # noqa: PYI034 - Self would cost a rank an import of typing
-        self._parent = _PARENT.get() or self._recorder.parent
-        self._me = SpanName(self._parent.trace_id, int.from_bytes(os.urandom(_ID_BYTES), "big") or 1)
+        self._above = _ABOVE.get()
+        self.name = _new_name(self.parent)
         # No token: a span may be left in another context than it was entered in (generators, tasks).
-        _PARENT.set(self._me)
+        _ABOVE.set(self)
         self._start_ns = self._recorder.now_ns()
         return self
 
@@ -56,11 +64,26 @@ class OpenSpan:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         end_ns = self._recorder.now_ns()
-        if _PARENT.get() == self._me:
-            _PARENT.set(self._parent)
+        if _ABOVE.get() is self:
+            _ABOVE.set(self._above)
+        if self._above is not None:
+            self._above.tell_open()
         told = None if kind is None else f"{kind.__name__}: {error}"
+        self._write(end_ns, told)
+
+    def tell_open(self) -> None:
+        """Say that this span exists, before one below it is told of: it may never end."""
+        if self._told:
+            return
+        self._told = True
+        if self._above is not None:
+            self._above.tell_open()
+        self._write(self._start_ns, None, still_open=True)
+
+    def _write(self, end_ns: int, error: str | None, *, still_open: bool = False) -> None:
+        times = (self._start_ns, end_ns)
         self._recorder.record(
-            self._name, self._me, self._parent, self._start_ns, end_ns, self._attributes, told
+            self._what, self.name, self.parent, times, self._attributes, error, still_open=still_open
         )
 
 
@@ -131,9 +154,11 @@ def record(
     recorder = _recorder()
     if recorder is None or not is_on(name, _groups(), group):
         return
-    parent = _PARENT.get() or recorder.parent
-    me = SpanName(parent.trace_id, int.from_bytes(os.urandom(_ID_BYTES), "big") or 1)
-    recorder.record(name, me, parent, start_ns, end_ns, attributes or {}, None)
+    above = _ABOVE.get()
+    if above is not None:
+        above.tell_open()
+    parent = recorder.parent if above is None else above.name
+    recorder.record(name, _new_name(parent), parent, (start_ns, end_ns), attributes or {}, None)
 
 
 def recorder() -> Recorder | None:
@@ -148,7 +173,6 @@ class Recorder:
         self.parent = parent
         self._descriptor = descriptor
         self._epoch_ns = epoch_ns
-        self._owner = os.getpid()
 
     def now_ns(self) -> int:
         """Nanoseconds since 1970 by the agent's clock: no step of the wall clock is in it."""
@@ -159,22 +183,27 @@ class Recorder:
         name: str,
         me: SpanName,
         parent: SpanName,
-        start_ns: int,
-        end_ns: int,
+        times_ns: tuple[int, int],
         attributes: Mapping[str, Value],
         error: str | None,
+        *,
+        still_open: bool = False,
     ) -> None:
-        """Append a span; one for which there is no room is lost."""
+        """Append a span from `times_ns` to `times_ns`; one for which there is no room is lost."""
         from nvrx_telemetry.model import FinishedSpan  # noqa: PLC0415 - only where spans are wanted
 
         made = FinishedSpan(
-            name, me.trace_id, me.span_id, parent.span_id or None, start_ns, end_ns, attributes, error=error
+            name, me.trace_id, me.span_id, parent.span_id or None, *times_ns, attributes, error=error
         )
         try:
             if os.fstat(self._descriptor).st_blocks * 512 < spool.LIMIT_BYTES:
-                os.write(self._descriptor, spool.line(made))
+                os.write(self._descriptor, spool.line(made, still_open=still_open))
         except OSError:  # law 8: a span that cannot be kept changes nothing for the training
             return
+
+
+def _new_name(parent: SpanName) -> SpanName:
+    return SpanName(parent.trace_id, int.from_bytes(os.urandom(_ID_BYTES), "big") or 1)
 
 
 @functools.cache

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 
 from nvrx_telemetry.model import FinishedSpan, Value
 from nvrx_telemetry.traceparent import parsed
@@ -36,8 +37,8 @@ def make(name: str) -> int:
     return os.memfd_create(f"nvrx-spans-{name}", os.MFD_CLOEXEC)
 
 
-def line(span: FinishedSpan) -> bytes:
-    """A span as a line."""
+def line(span: FinishedSpan, *, still_open: bool = False) -> bytes:
+    """A span as a line; `still_open`: it has not ended, and spans below it are told already."""
     data = {
         "name": span.name,
         "trace": f"{span.trace_id:032x}",
@@ -48,15 +49,21 @@ def line(span: FinishedSpan) -> bytes:
         "attributes": dict(span.attributes),
         "error": span.error,
     }
+    if still_open:
+        data["open"] = True
     return json.dumps(data, separators=(",", ":"), default=str).encode() + b"\n"
 
 
-def read(text: bytes, resource: Mapping[str, Value]) -> list[FinishedSpan]:
-    """The spans of whole lines; a line that is none is passed over, since a rank may write what it likes."""
+def read(text: bytes, resource: Mapping[str, Value]) -> list[tuple[FinishedSpan, bool]]:
+    """The spans of whole lines, and whether each is still open.
+
+    A line that is none is passed over, since a rank may write what it likes.
+    """
     found = []
     for raw in text.splitlines():
         try:
-            found.append(_span(json.loads(raw), resource))
+            data = json.loads(raw)
+            found.append((_span(data, resource), bool(data.get("open"))))
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
     return found
@@ -69,6 +76,8 @@ class SpoolReader:
         self._descriptor = descriptor
         self._resource = resource
         self._read_to = 0
+        self._open: dict[int, FinishedSpan] = {}
+        self._ended: set[int] = set()
 
     @property
     def path(self) -> str:
@@ -82,7 +91,23 @@ class SpoolReader:
         self._read_to += len(whole)
         if len(whole) > 1 << 16:
             _punch(self._descriptor, self._read_to)
-        return read(whole, self._resource)
+        ended = []
+        for span, still_open in read(whole, self._resource):
+            if not still_open:
+                self._open.pop(span.span_id, None)
+                self._ended.add(span.span_id)
+                ended.append(span)
+            elif span.span_id not in self._ended:
+                self._open[span.span_id] = span
+        return ended
+
+    def abandoned(self, now_ns: int) -> list[FinishedSpan]:
+        """Spans above others that never ended, once no process can end them: without them these were orphans."""
+        left, self._open = self._open, {}
+        return [
+            replace(span, end_ns=max(span.start_ns, now_ns), error="never ended: its process is gone")
+            for span in left.values()
+        ]
 
     def close(self) -> None:
         """Give the memory back."""
