@@ -357,6 +357,19 @@ def test_a_round_in_which_nobody_moved_keeps_the_seal_and_costs_one_write():
     assert bench.last.reason == "round 1 runs", "it reads the world where it stands"
 
 
+def test_a_report_joins_the_next_round_on_the_terms_of_a_join():
+    bench = leader(Phase.FORMING, 1)
+    for name in "ab":
+        report(bench, name, join=join(name))
+    assert set(puts(only(bench.tell(), Commit))) == {KEYS.round}
+    bench = leader(Phase.FORMING, 1, of=spec(min_nodes=1))
+    for name in "ab":
+        report(bench, name, join=join(name))
+    bench.etcd.put(KEYS.node("b"), node("b", "b-2"))
+    commit = only(bench.tell(at_s=1e6), Commit)
+    assert KEYS.assignment(1, "a-1-1", "b") not in puts(commit), "its report's incarnation is gone"
+
+
 def test_the_seal_is_handed_on_from_round_to_round_and_renewed_before_it_is_forgotten():
     bench = leader(Phase.RUNNING, 7, sealed_in=4)
     interrupt(bench, 7)
