@@ -278,10 +278,10 @@ class Member:
                     self._revoked.add(lease)
                     self._effects.append(Revoke(lease))
                 return "ending a dead agent's lease"
-            case Pause(reason=reason, until_s=until_s):
+            case Pause(reason=reason, until_s=until_s, worth_telling=worth_telling):
                 self._wake(until_s)
-                if until_s is not None:
-                    self._tell_once(("waiting", reason), Waiting(reason, until_s))
+                if until_s is not None or worth_telling:  # once, not with each node that is waited for
+                    self._tell_once(("waiting", until_s and reason), Waiting(reason, until_s))
                 return reason
             case Adopt(outcome=outcome):
                 self._tell_once(("outcome",), Finished(outcome))

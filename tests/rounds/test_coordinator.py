@@ -267,7 +267,7 @@ def test_waiting_is_told_once_for_each_reason_and_wakes_in_time():
     bench = leader()
     joined(bench, "a")
     decision = bench.tell()
-    assert only(decision, Notify).notice == Waiting("round 0: 1 of 2 nodes joined", 700.0)
+    assert only(decision, Notify).notice == Waiting("round 0: 1 of 2 nodes joined; here: a", 700.0)
     assert decision.wake_at_s == 700.0
     assert bench.tell(Tick()).effects == ()
     assert bench.last.wake_at_s == 700.0
