@@ -169,6 +169,19 @@ class LeaveRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class StopWanted:
+    """The job is to end at one step of all ranks, if they ask for one: its time runs out. It can be tried again.
+
+    `within_s`: so long they may take to reach it and to save; then those that still run get SIGTERM. `exit_code`: of
+    the job.
+    """
+
+    reason: str
+    within_s: float
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """A moment asked for by `Decision.wake_at_s` has come."""
 
@@ -191,5 +204,6 @@ Event: TypeAlias = (
     | RanksGone
     | Proven
     | LeaveRequested
+    | StopWanted
     | Tick
 )
