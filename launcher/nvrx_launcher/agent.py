@@ -125,7 +125,13 @@ class _Agent:
             watch=self._watch,
             countdown=self._countdown,
             keep=self._keep_end,
-            crew=WarmCrew(config.workers, environment, say=self._say, explain=self._explain),
+            crew=WarmCrew(
+                config.workers,
+                environment,
+                say=self._say,
+                explain=self._explain,
+                quiet_in_s=self._watch.quiet_in_s,
+            ),
         )
         self._leave: LeaveRequested | None = None
         self._stop_wanted: StopWanted | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from nvrx_async.etcd.types import Deleted, KeyValue, Listing, Txn
 from nvrx_async.job.records import Mark, RankEnd
@@ -131,6 +131,7 @@ class RanksGone:
 
     `unkillable` names local ranks of which a process outlived SIGKILL by 10 s (then "gone" is not true of them).
     `learned`: limits in seconds for the hang detection of the next round. `marks`: moments of the start.
+    `imports`: what ranks were seen to import, for spares.
     """
 
     round: int
@@ -138,6 +139,7 @@ class RanksGone:
     unkillable: tuple[int, ...] = ()
     learned: Mapping[str, float] = field(default_factory=dict)
     marks: Mapping[Mark, float] = field(default_factory=dict)
+    imports: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Proof(Enum):
