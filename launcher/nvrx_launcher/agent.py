@@ -41,6 +41,7 @@ from nvrx_launcher.config import LaunchConfig, NodeConfig
 from nvrx_launcher.console import Console
 from nvrx_launcher.countdown import Countdown
 from nvrx_launcher.descriptor import console
+from nvrx_launcher.early_exit import EarlyExit
 from nvrx_launcher.errors import KeeperStartError, RequeueError, UsageError
 from nvrx_launcher.exit_codes import ExitCode
 from nvrx_launcher.history import DecisionLog, History
@@ -126,6 +127,7 @@ class _Agent:
         )
         self._tracing.attend(self._watch)
         self._countdown = Countdown(self._say)
+        self._early = EarlyExit(config.workers.early_exit_limit_s, self._warn)
         self._ranks = NodeRanks(
             workers=config.workers,
             tag=self._process.tag,
@@ -135,6 +137,7 @@ class _Agent:
             warn=self._warn,
             watch=self._watch,
             countdown=self._countdown,
+            early=self._early,
             keep=self._keep_end,
             crew=WarmCrew(
                 config.workers,
@@ -201,6 +204,7 @@ class _Agent:
             self._say(f"job {self._config.run_id} on {socket.gethostname()}, {etcd.where}")
             await services.start(self._watch.serve)
             services.start_soon(self._countdown.serve)
+            services.start_soon(self._early.serve)
             services.start_soon(self._tracing.serve)
             services.start_soon(self._stop_before_the_limit)
             if etcd.server is not None:

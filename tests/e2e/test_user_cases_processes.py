@@ -121,6 +121,16 @@ def test_45_a_failure_waits_for_nobody(job: Stage) -> None:
         assert "rank 1" in agent.text.rpartition(f"job {job.run_id} failed")[2], agent.text
 
 
+def test_48_a_rank_that_leaves_while_others_train_is_reported_and_fails_the_round_where_one_wants_it(
+    job: Stage,
+) -> None:
+    agent = job.launch(options=(*TWO_RANKS, "--early-exit-limit", "1"))
+    job.finish(job.up(0, 2)[1:])
+    agent.says(r"warning: rank 1 finished 1\.0 s ago, rank 0 still runs here")
+    assert agent.ends() == 1, job.told()
+    assert agent.said(r"rank 0 on \S+ still ran 1\.0 s after rank 1 had exited with 0"), agent.text
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(120)
 def test_45_who_has_finished_waits_as_long_as_the_others_run(job: Stage) -> None:
