@@ -8,6 +8,9 @@ from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.job.records import Exclusion
 from nvrx_async.rounds.mirror import Mirror
 
+BY_POLICY = "policy"
+"""Who barred a node that no person did: it was to blame too often."""
+
 
 def exclusions(mirror: Mirror, keys: AttemptKeys, utc: str) -> dict[str, Exclusion]:
     """The exclusions that count now, by node id.

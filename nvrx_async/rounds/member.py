@@ -61,6 +61,7 @@ from nvrx_async.rounds.entry import (
 from nvrx_async.rounds.events import (
     Committed,
     Event,
+    GrowthAllowed,
     KeeperLost,
     KeeperReady,
     LeaseLost,
@@ -158,6 +159,8 @@ class Member:
                 self._entrance.proofs[incarnation], self._entrance.evidence[incarnation] = proof, evidence
             case LeaveRequested():
                 self._leave = self._leave or event
+            case GrowthAllowed():
+                self._stopping.allowed(event)
             case KeeperReady(generation=generation):
                 self._keeper = generation
             case KeeperLost(generation=generation):
@@ -176,7 +179,7 @@ class Member:
                 self._reported, self._ranks = committed.round, None
             case "done":
                 self._done_round = committed.round
-            case "stop" | "vote":
+            case "stop" | "vote" | "grow":
                 self._stopping.committed(committed.tag, committed.round)
             case "leave":
                 self._left = True
