@@ -55,6 +55,8 @@ from nvrx_async.rounds.world import World, finished, last_world, registered_node
 FAILED = 1
 NEVER_READY = 3
 REQUEUE = 75
+IDLE = Decision((), None, "another agent leads")
+"""What all agents but one decide, at every event."""
 AGREE_S = 15.0
 """How long ranks may take to end at an agreed step, unless the agent says otherwise."""
 
@@ -158,6 +160,8 @@ class Coordinator:
 
     def decide(self, now: Now) -> Decision:
         """What to do; see `Machine`."""
+        if self._office is None and self._resigned_to is None:
+            return IDLE
         self._effects, self._wake_at_s = [], None
         self._campaign_again()
         reason = self._decide(now)

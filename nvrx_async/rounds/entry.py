@@ -302,14 +302,16 @@ def _different_spec(run_id: str, theirs: JobSpec, ours: JobSpec) -> str:
         f"run id {run_id} belongs to a living job with another specification\n"
         f"  its  {_spelled(its, differing)}\n"
         f"  ours {_spelled(own, differing)}\n\n"
-        "hint: give this job its own --rdzv-id, or start all nodes of one job with the same options"
+        "hint: give this job its own --rdzv-id, or start all nodes of one job with the same options; "
+        f"if its agents were killed, it is free {theirs.lease_ttl_s + takeover_wait_s(theirs):g} s later"
     )
 
 
 def _flat(spec: JobSpec) -> dict[str, object]:
     """All that is agreed on, by name; the policy's parts beside the others."""
-    flat = {field.name: getattr(spec, field.name) for field in fields(JobSpec) if field.name != "policy"}
-    return {**flat, **{field.name: getattr(spec.policy, field.name) for field in fields(Policy)}}
+    flat = {field.name: getattr(spec, field.name) for field in fields(JobSpec)}
+    policy = {field.name: getattr(spec.policy, field.name) for field in fields(Policy)}
+    return {**flat, **policy, "extra": {**spec.extra, **spec.policy.extra}, "policy": None}
 
 
 def _spelled(flat: Mapping[str, object], names: list[str]) -> str:

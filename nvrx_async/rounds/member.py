@@ -337,6 +337,8 @@ class Member:
 
     def _report(self, now: Now, ranks: OwnRanks, registered: Registration) -> str:
         """Write the final report; in the same step join the next round, since nothing lives in this one."""
+        if self._in_flight is not None:
+            return f"round {ranks.round} is over; {self._in_flight.tag} is being committed"
         node, number = registered.node, ranks.round
         joining = self._join_of(now, number + 1, registered)
         if joining is None and not self._unfit and self._leave is None:

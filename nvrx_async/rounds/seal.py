@@ -86,7 +86,8 @@ def seal(now_s: float, forming: Forming, judge: Judge, spec: JobSpec) -> Wait | 
         return Wait(f"{_names(expected)} still to join", wait_s)
     last_call_s = forming.since_s + spec.last_call_s
     if forming.number == 0 and count < spec.max_nodes and now_s < last_call_s:
-        return Wait(f"{count} nodes joined, more may come (up to {spec.max_nodes})", last_call_s)
+        nodes = "1 node" if count == 1 else f"{count} nodes"
+        return Wait(f"{nodes} joined, more may come (up to {spec.max_nodes})", last_call_s)
     return _sealed(forming, places.seated, (*places.spares, *parked))
 
 

@@ -89,15 +89,17 @@ def test_a_spare_takes_the_ranks_of_a_dead_node_which_waits_when_it_comes_back(j
 
 def test_a_node_to_blame_twice_is_replaced(job: Stage) -> None:
     program = job.ranks("--fail", "segfault", "--fail-rank", "1", "--fail-always")
-    agents, ranks, spare = three_agents(job, (*TWO, "--max-restarts", "3", "--startup-grace", "0"), *program)
-    before = places(ranks)
-    assert places(job.up(1, 2)) == before
-    assert places(job.up(2, 2)) == {0: before[0], 1: spare.node}
-    agents[before[0]].says(
-        rf"{before[1]} is to blame for the 2nd time in 10 rounds: {spare.node} takes its ranks"
-    )
-    assert job.held()[f"0/excluded/{before[1]}"].value["by"] == "policy"
-    assert [agent.ends() for agent in agents.values()] == [1, 1, 1], job.told()
+    options = (*TWO, "--max-restarts", "3", "--startup-grace", "0")
+    agents = [job.launch(*program, node=name, options=options) for name in ("n0", "n1", "n2")]
+    assert [agent.ends() for agent in agents] == [1, 1, 1], job.told()
+    job.hear_now()
+    seats = {news.round: news.node for news in job.news if news.rank == 1}
+    first, then = seats[0], seats[2]
+    assert seats == {0: first, 1: first, 2: then, 3: then}
+    assert first != then
+    told = rf"{first} is to blame for the 2nd time in 10 rounds: {then} takes its ranks"
+    assert all(agent.said(told) for agent in agents), job.told()
+    assert job.held()[f"0/excluded/{first}"].value["by"] == "policy"
 
 
 # Growth -------------------------------------------------------------------------------------------------------

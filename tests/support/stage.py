@@ -227,16 +227,15 @@ class Stage:
 
     def run(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Agent:
         """Start `nvrx-launch` with exactly these arguments."""
+        return self.start(sys.executable, "-m", "nvrx_launcher", *arguments, environment=environment)
+
+    def start(self, *command: str, environment: Mapping[str, str] | None = None) -> Agent:
+        """Start a program that is, or embeds, an agent."""
         base = {
             name: value for name, value in os.environ.items() if not name.startswith(_OURS) or "TEST" in name
         }
         base[STAGE_MARK] = self.name
-        agent = Agent(
-            self,
-            [sys.executable, "-m", "nvrx_launcher", *arguments],
-            {**base, **(environment or {})},
-            f"{self.name}-{len(self.agents)}",
-        )
+        agent = Agent(self, command, {**base, **(environment or {})}, f"{self.name}-{len(self.agents)}")
         self.agents.append(agent)
         return agent
 
