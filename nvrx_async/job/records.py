@@ -390,7 +390,8 @@ class Interrupt:
 class Fault:
     """Key `rounds/<n>/faults/<node_id>`: what a member saw, once nothing of it runs in the round.
 
-    `unfit`: a process of the round survives SIGKILL; the node cannot join again.
+    `unfit`: a process of the round survives SIGKILL; the node cannot join again. `join`: it joins round n + 1 in
+    the same step, on the same terms as by a key: who has no `nodes/` key of that incarnation does not.
     """
 
     node_id: str
@@ -400,6 +401,7 @@ class Fault:
     kind: FaultKind | None = None
     detail: str = ""
     unfit: bool = False
+    join: Join | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -6,6 +6,7 @@ What it writes stands in `office`, what it reads of the last world in `world`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,7 +19,6 @@ from nvrx_async.job.records import (
     FaultKind,
     Interrupt,
     JobSpec,
-    Join,
     Ledger,
     Level,
     Node,
@@ -50,7 +50,7 @@ from nvrx_async.rounds.seal import Forming, Sealed, Wait, seal, unclear
 from nvrx_async.rounds.seating import keeps_seats
 from nvrx_async.rounds.sentences import node_fault
 from nvrx_async.rounds.stop_state import next_stop, stop_in
-from nvrx_async.rounds.world import World, finished, last_world, registered_nodes, reports, seal_of
+from nvrx_async.rounds.world import World, finished, joined, last_world, registered_nodes, reports, seal_of
 
 FAILED = 1
 NEVER_READY = 3
@@ -98,6 +98,9 @@ class Coordinator:
         self._seals = 0
         self._in_flight: str | None = None
         self._resigned_to: str | None = None
+        self._world_for: tuple[tuple[int, str] | None, int] = (None, 0)
+        self._world = World()
+        self._missing_for: tuple[object, ...] = ()
         self._missing_since_s: dict[tuple[str, str], float] = {}
         self._forming_since_s: dict[int, float] = {}
         self._stop_since_s: dict[int, float] = {}
@@ -151,8 +154,20 @@ class Coordinator:
             case _:
                 pass
 
-    def _note_missing(self, now: Now, nodes: dict[str, Node], world: World) -> None:
+    def _last_world(self, keys: AttemptKeys, now_round: Round) -> World:
+        """The last world, put together anew only when one of its shards changed."""
+        seal = seal_of(now_round)
+        now_for = (seal, self._mirror.changed_at(keys.worlds(*seal)) if seal is not None else 0)
+        if now_for != self._world_for:
+            self._world_for, self._world = now_for, last_world(self._mirror, keys, now_round)
+        return self._world
+
+    def _note_missing(self, now: Now, nodes: dict[str, Node], world: World, keys: AttemptKeys) -> None:
         """Since when each member of the last world is not seen: only time that this coordinator lived through."""
+        now_for = (self._mirror.changed_at(keys.nodes), *self._world_for)
+        if now_for == self._missing_for:
+            return
+        self._missing_for = now_for
         missing = {(seat.node_id, seat.incarnation) for seat in world.seats if not is_present(seat, nodes)}
         self._missing_since_s = {who: self._missing_since_s.get(who, now.s) for who in missing}
 
@@ -189,8 +204,8 @@ class Coordinator:
             return "the attempt is over"
         if now_round is None or now_round.phase is Phase.ENDED:
             return "the attempt has no round to lead"
-        nodes, world = registered_nodes(self._mirror, keys), last_world(self._mirror, keys, now_round)
-        self._note_missing(now, nodes, world)
+        nodes, world = registered_nodes(self._mirror, keys), self._last_world(keys, now_round)
+        self._note_missing(now, nodes, world, keys)
         judge = self._judge(now, nodes, world, keys)
         if not judge.recorded and self._recorded_agent_lives(nodes, world):
             return self._resign(office)
@@ -205,7 +220,9 @@ class Coordinator:
         """What this coordinator's word counts: see `fencing`."""
         if not world.seats:
             return Judge(recorded=True, older_than_seal=True)
-        mine = next((node for node in nodes.values() if node.incarnation == self._me.incarnation), None)
+        mine = nodes.get(self._me.node_id)
+        if mine is None or mine.incarnation != self._me.incarnation:  # it was given another id
+            mine = next((node for node in nodes.values() if node.incarnation == self._me.incarnation), None)
         if mine is None:
             return Judge(recorded=False, older_than_seal=False)
         named = world.recorded.get(mine.node_id)
@@ -262,7 +279,7 @@ class Coordinator:
     def _waiting(self, case: _Case, barred: Mapping[str, Exclusion]) -> tuple[str, ...]:
         """Who is ready for the next round and holds no seat."""
         number = case.round.number if case.round.phase is Phase.FORMING else case.round.number + 1
-        joins = self._mirror.records(Join, case.office.keys.joins(number))
+        joins = joined(self._mirror, case.office.keys, number)
         return waiting(joins, case.nodes, case.world.seats, barred)
 
     # Forming ------------------------------------------------------------------------------------------
@@ -287,7 +304,7 @@ class Coordinator:
         return Forming(
             number=number,
             since_s=since_s,
-            joins=self._mirror.records(Join, keys.joins(number)),
+            joins=joined(self._mirror, keys, number),
             nodes=case.nodes,
             registered={
                 held.key[len(keys.nodes.key) :]: held.create_revision
@@ -390,14 +407,10 @@ class Coordinator:
         """Judge an interrupted round once every member has reported or is lost."""
         keys, number, world = case.office.keys, case.round.number, case.world
         told = reports(self._mirror, keys, number)
-        reported = world.spoken_for(told)
-        silent = [
-            seat.node_id
-            for seat in world.seats
-            if seat.node_id not in reported and is_present(seat, case.nodes)
-        ]
+        silent = list(itertools.islice(world.silent(told, case.nodes), 8))
         if silent:
-            return f"round {number} is over; {', '.join(silent[:8])} still to report"
+            return f"round {number} is over; {', '.join(silent)} still to report"
+        reported = world.spoken_for(told)
         done = world.spoken_for(finished(self._mirror, keys, number))
         unseen = [seat.node_id for seat in world.seats if seat.node_id not in reported | done]
         missing = dict.fromkeys(unseen, "its lease ended")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from nvrx_async.job.codec import decode
 from nvrx_async.job.errors import RecordError
 from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.job.records import Exclusion
@@ -21,8 +20,10 @@ def exclusions(mirror: Mirror, keys: AttemptKeys, utc: str) -> dict[str, Exclusi
     found = {}
     for held in mirror.under(keys.exclusions):
         try:
-            exclusion = decode(Exclusion, held.key, held.value)
+            exclusion = mirror.record(Exclusion, held.key)
         except RecordError:
+            continue
+        if exclusion is None:
             continue
         if not exclusion.until_utc or exclusion.until_utc > utc:
             found[held.key[len(keys.exclusions.key) :]] = exclusion

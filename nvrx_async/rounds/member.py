@@ -6,7 +6,7 @@ what became of them, and leaves. What other agents do is the coordinator's to ju
 
 from __future__ import annotations
 
-from nvrx_async.etcd.types import Put, Scope, Txn
+from nvrx_async.etcd.types import Scope, Txn
 from nvrx_async.faults import signal_name
 from nvrx_async.job.keys import current
 from nvrx_async.job.records import (
@@ -16,6 +16,7 @@ from nvrx_async.job.records import (
     FaultKind,
     Interrupt,
     JobSpec,
+    Join,
     Mark,
     Outcome,
     Phase,
@@ -280,10 +281,10 @@ class Member:
                     self._revoked.add(lease)
                     self._effects.append(Revoke(lease))
                 return "ending a dead agent's lease"
-            case Pause(reason=reason, until_s=until_s):
+            case Pause(reason=reason, until_s=until_s, worth_telling=worth_telling):
                 self._wake(until_s)
-                if until_s is not None:
-                    self._tell_once(("waiting", reason), Waiting(reason, until_s))
+                if until_s is not None or worth_telling:  # once, not with each node that is waited for
+                    self._tell_once(("waiting", until_s and reason), Waiting(reason, until_s))
                 return reason
             case Adopt(outcome=outcome):
                 self._tell_once(("outcome",), Finished(outcome))
@@ -345,7 +346,16 @@ class Member:
             return f"waiting for a port, or for a renewal, to join round {number + 1}"
         kind = FaultKind.NODE_LEFT if self._leave else FaultKind.KEEPER_LOST if ranks.keeper_lost else None
         extra, unfit = ranks.as_extra(now), self._unfit
-        report = Fault(node.node_id, node.incarnation, node.host, ranks.ends, kind, unfit=unfit, extra=extra)
+        report = Fault(
+            node.node_id,
+            node.incarnation,
+            node.host,
+            ranks.ends,
+            kind,
+            unfit=unfit,
+            join=joining,
+            extra=extra,
+        )
         if ranks.unkillable:
             unkillable = ", ".join(map(str, ranks.unkillable))
             self._tell_once(
@@ -353,7 +363,7 @@ class Member:
                 Waiting(f"a process of local rank {unkillable} outlives SIGKILL: this node joins no more"),
             )
         joins = number + 1 if joining else -1
-        self._commit("report", registered.report(number, report, joining), number, joins=joins)
+        self._commit("report", registered.report(number, report), number, joins=joins)
         return f"reporting on round {number}"
 
     # Rounds -------------------------------------------------------------------------------------------
@@ -373,11 +383,11 @@ class Member:
         joining = self._join_of(now, number, registered)
         if joining is None:
             return f"waiting for a port, or for a renewal, to join round {number}"
-        self._commit("join", registered.joins(joining), joins=number)
+        self._commit("join", registered.joins(number, joining), joins=number)
         return f"joining round {number}"
 
-    def _join_of(self, now: Now, number: int, registered: Registration) -> Put | None:
-        """The key that says: ready for `number`, nothing of mine lives before it. Only while T is ahead."""
+    def _join_of(self, now: Now, number: int, registered: Registration) -> Join | None:
+        """The word that says: ready for `number`, nothing of mine lives before it. Only while T is ahead."""
         if self._unfit or self._leave is not None:
             return None
         port = self._ports.get(number)
@@ -386,7 +396,7 @@ class Member:
             self._effects.append(ReservePort(number))
         if port is None or now.s >= self._good_until_s:
             return None
-        return registered.join(number, port, now.utc)
+        return registered.join(port, now.utc)
 
     def _take_seat(self, now: Now, now_round: Round, registered: Registration) -> str:
         keys, number, seal = registered.keys, now_round.number, seal_of(now_round)

@@ -22,6 +22,7 @@ from nvrx_async.etcd.types import CreatedAt, Put, Txn
 from nvrx_async.job.codec import encode
 from nvrx_async.job.records import FaultKind, Interrupt, Node
 from nvrx_async.rounds import coordinator, entry, fencing, seal
+from nvrx_async.rounds import world as last_world
 from nvrx_async.rounds.coordinator import Coordinator
 from nvrx_async.rounds.effects import Effect, StartRanks
 from nvrx_async.rounds.entry import Entrance
@@ -39,6 +40,7 @@ def test_h1_a_member_that_stops_slowly_is_waited_for(*, rule: bool, monkeypatch:
     world.slow_kills = True
     if not rule:
         monkeypatch.setattr(coordinator, "is_present", lambda *_: False)
+        monkeypatch.setattr(last_world, "is_present", lambda *_: False)
         monkeypatch.setattr(seal, "unclear", lambda *_: None)
         monkeypatch.setattr(seal, "_will_join", lambda *_: False)
     fail_group_rank(world, 0)
@@ -166,6 +168,7 @@ def test_h5_an_outcome_waits_until_nothing_runs(*, rule: bool, monkeypatch: pyte
     assert world.run_until(lambda: KEYS.interrupt(0) in world.store.keys, 5)
     if not rule:
         monkeypatch.setattr(coordinator, "is_present", lambda *_: False)
+        monkeypatch.setattr(last_world, "is_present", lambda *_: False)
         monkeypatch.setattr(coordinator, "unclear", lambda *_: None)
     if rule:
         to_the_end(world)
