@@ -22,6 +22,7 @@ GROUPS: Final = (SIZE, MEETING, PROGRAM, FAILURE, OUTPUT, NODE, ETCD, TORCHRUN, 
 
 DEFAULT_JOIN_TIMEOUT_S: Final = 600.0
 DEFAULT_LAST_CALL_S: Final = 30.0
+DEFAULT_LIMIT_MARGIN_S: Final = 60.0
 DEFAULT_HANG_TIMEOUT_S: Final = 600.0
 MIN_LEASE_TTL_S: Final = 3
 
@@ -162,6 +163,14 @@ _FAILURE = (
         default_text="15, or what $NVRX_TERMINATION_GRACE_S leaves",
         common=True,
         doc="Time between SIGTERM and SIGKILL when ranks are stopped.",
+    ),
+    ours(
+        "--time-limit-margin",
+        group=FAILURE,
+        metavar="SECONDS|off",
+        parse=values.seconds_or_off(1),
+        default=DEFAULT_LIMIT_MARGIN_S,
+        doc="How long before Slurm's time limit all ranks stop at one step, where they ask should_stop.",
     ),
     torchrun(
         "--signals-to-handle",

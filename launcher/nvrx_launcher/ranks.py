@@ -15,7 +15,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from nvrx_async.faults import HANG, EndFacts, classify, last_lines, rank_error, state_as_extra
-from nvrx_async.job.records import Assignment, EndedBy, FaultKind, Node, RankEnd, Seat
+from nvrx_async.job.records import IMPORTS, Assignment, EndedBy, FaultKind, Node, RankEnd, Seat
 from nvrx_async.rounds.events import (
     Event,
     KeeperLost,
@@ -224,6 +224,7 @@ class NodeRanks:
             self._gone_unstarted(FaultKind.STOPPED_BY_US, "stopped before it was started")
             return
         self._output.expect(assignment, commands)
+        self._crew.told(assignment.extra.get(IMPORTS))
         try:
             self._keeper.start_ranks(assignment.round, self._crew.dress(commands))
         except FrameError as error:
@@ -344,7 +345,7 @@ class NodeRanks:
             self._keep(number, end)
         learned, marks = self._watch.learned(number), self._watch.marks(number)
         progress = {**self._watch.progress(number), **await self._progress_file()}
-        self._tell(RanksGone(number, tuple(ends), unkillable, learned, marks, progress))
+        self._tell(RanksGone(number, tuple(ends), unkillable, learned, marks, self._crew.seen, progress))
 
     async def _progress_file(self) -> dict[str, float]:
         """When the script last wrote the file that tells of its progress; nothing is known without one."""

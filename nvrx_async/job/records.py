@@ -21,6 +21,9 @@ MARKS = "marks"
 OF_ROUND = "of_round"
 """Key of a verdict's `extra`: what the round it ends was (`opened_utc`, `running_utc`, `token`, `world_size`, …)."""
 
+IMPORTS = "imports"
+"""Key of `extra` of rounds, assignments and reports: modules that ranks imported: file, variables changed before."""
+
 STOP = "stop"
 """Key of a round's `extra`: how far an agreed stop has come, as in `Stop`."""
 

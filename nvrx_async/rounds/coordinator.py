@@ -49,7 +49,7 @@ from nvrx_async.rounds.root import find_root
 from nvrx_async.rounds.seal import Forming, Sealed, Wait, seal, unclear
 from nvrx_async.rounds.seating import keeps_seats
 from nvrx_async.rounds.sentences import node_fault
-from nvrx_async.rounds.stop_state import next_stop, stop_in
+from nvrx_async.rounds.stop_state import next_stop, stop_in, within_s
 from nvrx_async.rounds.world import World, finished, joined, last_world, registered_nodes, reports, seal_of
 
 FAILED = 1
@@ -389,7 +389,7 @@ class Coordinator:
         """End the round by an interrupt where its ranks do not agree on a step, or take too long to come to it."""
         number, now_s = case.round.number, case.now.s
         self._stop_since_s = {number: self._stop_since_s.get(number, now_s)}
-        due_s = self._stop_since_s[number] + self._agree_s
+        due_s = self._stop_since_s[number] + within_s(stop, self._agree_s)
         if stop.phase is not StopPhase.REFUSED and now_s < due_s:
             self._wake(due_s)
             return f"round {number} stops at one step: {stop.reason}"

@@ -21,6 +21,7 @@ from nvrx_async.job.records import (
     Outcome,
     Phase,
     Round,
+    Stop,
 )
 from nvrx_async.rounds.commands import commands_in
 from nvrx_async.rounds.effects import (
@@ -76,6 +77,7 @@ from nvrx_async.rounds.events import (
     RanksHeld,
     Refused,
     Renewed,
+    StopWanted,
 )
 from nvrx_async.rounds.following import Following
 from nvrx_async.rounds.identity import Identity
@@ -83,7 +85,7 @@ from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.own import InFlight, OwnFault, OwnRanks
 from nvrx_async.rounds.registration import Registration
 from nvrx_async.rounds.seating import in_round
-from nvrx_async.rounds.stopping import Stopping
+from nvrx_async.rounds.stopping import Stopping, wish_of
 from nvrx_async.rounds.world import seal_of
 
 USAGE = 2
@@ -116,6 +118,7 @@ class Member:
         self._lease_lost = False
         self._leave: LeaveRequested | None = None
         self._stopping = Stopping()
+        self._stop_wanted: StopWanted | None = None
         self._left = False
         self._asked_last = False
         self._others_stay = False
@@ -162,6 +165,8 @@ class Member:
                 self._leave = self._leave or event
             case GrowthAllowed():
                 self._stopping.allowed(event)
+            case StopWanted():
+                self._stop_wanted = event
             case KeeperReady(generation=generation):
                 self._keeper = generation
             case KeeperLost(generation=generation):
@@ -317,7 +322,7 @@ class Member:
                     self._tell_once(("failed", number), RankFailed(number, fault.end, self._me.host))
                 return self._interrupt(now, number, registered, fault)
         if not ranks.gone:
-            if not ranks.stopping and self._agree(registered):
+            if not ranks.stopping and self._agree(registered, wish_of(self._stop_wanted, registered)):
                 return "a stop is being agreed"
             return "ranks are being stopped" if ranks.stopping else "ranks are running"
         if interrupt is None:
@@ -466,7 +471,8 @@ class Member:
         seated = ranks is not None and ranks.round == now_round.number and not self._is_done(ranks)
         if ranks is not None and seated and not ranks.stopping and now.s < leave.agree_until_s:
             self._wake(leave.agree_until_s)
-            if not ranks.gone and self._agree(registered, wanted=reason):
+            wanted = Stop(registered.node.node_id, reason)
+            if not ranks.gone and self._agree(registered, wanted):
                 return "leaving: all ranks of the job stop at one step"
         if ranks is not None:
             self._stop(ranks, grace=True, reason=reason)
@@ -510,7 +516,7 @@ class Member:
         self._asked_last = True
         return "leaving: writing the outcome if nobody stays"
 
-    def _agree(self, registered: Registration, *, wanted: str = "") -> bool:
+    def _agree(self, registered: Registration, wanted: Stop | None) -> bool:
         """Take the next step towards a stop of all ranks at one step; False when there is none to wait for."""
         ranks = self._ranks
         if ranks is None:

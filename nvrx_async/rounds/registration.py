@@ -83,9 +83,9 @@ class Registration:
         put = Put(self.keys.fault(number, self.node.node_id), encode(report))
         return self._txn(self._round_as_seen, Exists(self.keys.interrupt(number)), then=(put,))
 
-    def stop(self, number: int, reason: str) -> Txn:
+    def stop(self, number: int, wish: Stop) -> Txn:
         """The wish that all ranks stop; several may have it, that changes nothing."""
-        put = Put(self.keys.stop(number), encode(Stop(self.node.node_id, reason)))
+        put = Put(self.keys.stop(number), encode(wish))
         return self._txn(*self._goes_on(number), then=(put,))
 
     def allow_growth(self, number: int) -> Txn:
