@@ -9,6 +9,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # the real import costs 1 ms
+    from nvrx_async.errors import NonRetryable
     from nvrx_async.ranklink.rank import Connection
 
 __all__ = ["NonRetryable", "__version__", "connect"]
@@ -16,13 +17,12 @@ __all__ = ["NonRetryable", "__version__", "connect"]
 __version__ = "0.1.0"
 
 
-class NonRetryable(Exception):  # noqa: N818 - the name says what it does to the job
-    """Raised by a training script for an error that another try would meet again: bad data, a wrong setting.
+def __getattr__(name: str) -> type[NonRetryable]:
+    if name == "NonRetryable":
+        from nvrx_async.errors import NonRetryable as Raised  # noqa: PLC0415 - only who raises it pays for it
 
-    The job stops at once, whatever `--max-restarts` has left, with exit code 93: do not requeue. Raise it itself
-    and not a subclass, and let it end the process: its name is read from the traceback. A program in another
-    language exits with 93.
-    """
+        return Raised
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def connect() -> Connection:
