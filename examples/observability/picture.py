@@ -24,6 +24,7 @@ ROW, NAMES, WIDTH = 19, 300, 1120
 
 
 def main() -> None:
+    """Record or draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     verbs = parser.add_subparsers(required=True, dest="verb")
     verb = verbs.add_parser("record")
@@ -42,6 +43,7 @@ def main() -> None:
 
 
 def record(port: int, file: Path) -> None:
+    """Collect spans into a file until Ctrl-C."""
     with file.open("a", buffering=1) as lines:
 
         class Collector(BaseHTTPRequestHandler):
@@ -65,6 +67,7 @@ def record(port: int, file: Path) -> None:
 
 
 def spans_in(body: bytes) -> list[dict[str, Any]]:
+    """The spans of one request."""
     return [
         {
             "name": span.name,
@@ -84,6 +87,7 @@ def spans_in(body: bytes) -> list[dict[str, Any]]:
 
 
 def values(pairs: Any) -> dict[str, Any]:
+    """Attributes as a dict."""
     return {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in pairs}
 
 
@@ -97,9 +101,9 @@ def drawn(spans: list[dict[str, Any]], number: int) -> str:
     start, end = min(span["start_ns"] for span in held), max(last_shown(span) for span in held)
     scale = (WIDTH - NAMES - 90) / (end - start)
     nodes = sorted({str(span["resource"].get(NODE, "")) for span in held})
+    size = f'width="{WIDTH}" height="{ROW * (len(rows) + 3)}"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{ROW * (len(rows) + 3)}" '
-        'font-family="ui-monospace,monospace" font-size="11">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="ui-monospace,monospace" font-size="11">',
         '<rect width="100%" height="100%" fill="#fff"/>',
         f'<text x="8" y="14" font-weight="bold">trace {trace}</text>',
     ]
