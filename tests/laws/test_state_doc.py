@@ -63,6 +63,7 @@ def test_every_key_is_explained():
         keys.done("<n>", "<node_id>"),
         keys.stop("<n>"),
         keys.stop_vote("<n>", "<node_id>"),
+        keys.grow("<n>"),
         keys.end("<n>"),
         keys.struck("<n>", "<node_id>"),
         keys.control("<id>"),
