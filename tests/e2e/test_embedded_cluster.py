@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.certificates import Authority, Pair
 from support.etcd_server import etcd_cluster
-from support.nodes import Nodes, member_endpoints
+from support.nodes import Nodes, member_endpoints, nodes_of
 from support.stage import Agent, stage
 
 from nvrx_async.etcd.wire import grpc, messages, stubs
@@ -28,8 +28,8 @@ NAMES = ("n0", "n1", "n2")
 
 @pytest.fixture
 def nodes() -> Iterator[Nodes]:
-    with stage(",".join(member_endpoints())) as made:
-        yield Nodes(made)
+    with nodes_of(member_endpoints()) as made:
+        yield made
 
 
 def started(nodes: Nodes, *names: str, options: tuple[str, ...] = OPTIONS) -> list[Agent]:
