@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -25,9 +26,9 @@ from nvrx_async.hang.monitor import Finding, HangMonitor, Seen
 from nvrx_async.hang.policy import HangPolicy
 from nvrx_async.job.records import Assignment, Mark
 from nvrx_async.ranklink.agent import RankLinkServer
-from nvrx_async.ranklink.messages import PAGE_VARIABLE, SOCKET_VARIABLE, STACKS_VARIABLE
+from nvrx_async.ranklink.messages import PAGE_VARIABLE, SOCKET_VARIABLE, STACKS_VARIABLE, AllowGrow, Message
 from nvrx_async.ranklink.page import H_ASKED, H_STOP, STOP_HOLD, STOP_NONE, Page, PageView
-from nvrx_async.rounds.events import Event, RankHung
+from nvrx_async.rounds.events import Event, GrowthAllowed, RankHung
 from nvrx_async.rounds.limits import limits_in
 from nvrx_launcher.clock import boottime_s
 from nvrx_launcher.link_folder import make_link_folder, remove_link_folder
@@ -51,6 +52,7 @@ class _Watched:
     folders: dict[int, Path]
     monitor: HangMonitor | None
     known: Mapping[str, float]
+    released_s: float
     pids: dict[int, int] = field(default_factory=dict)
     started_s: dict[int, float] = field(default_factory=dict)
     output_s: dict[int, float] = field(default_factory=dict)
@@ -60,6 +62,17 @@ class _Watched:
 
     def rank(self, local_rank: int) -> int:
         return self.assignment.seat.first_rank + local_rank
+
+
+class RankLook(NamedTuple):
+    """One rank at a moment. `alive`: its process is there; `pid` is 0 before it was started."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    alive: bool
+    view: PageView
+    folder: Path
 
 
 class RankWatch:
@@ -86,6 +99,11 @@ class RankWatch:
         self._changed = anyio.Event()
         self._tell: Callable[[Event], None] = _nobody_listens
 
+    @property
+    def folder(self) -> Path | None:
+        """This agent's private folder, None while there is none."""
+        return self._folder
+
     # For the agent ------------------------------------------------------------------------------------
 
     def listen(self, tell: Callable[[Event], None]) -> None:
@@ -106,7 +124,7 @@ class RankWatch:
         try:
             async with anyio.create_task_group() as self._tasks:
                 if self._folder is not None:
-                    self._server = RankLinkServer(str(self._folder / "agent.sock"), self._warn)
+                    self._server = RankLinkServer(str(self._folder / "agent.sock"), self._warn, self._hear)
                     await self._tasks.start(self._server.serve)
                 task_status.started()
                 await self._watch()
@@ -136,7 +154,7 @@ class RankWatch:
             return {}
         known = limits_in(assignment.extra)
         self._expected = self._expected or bool(known)
-        self._round = _Watched(assignment, pages, dict(folders), None, known)
+        self._round = _Watched(assignment, pages, dict(folders), None, known, time.monotonic())
         return {
             local_rank: {
                 **self.lasting,
@@ -206,13 +224,42 @@ class RankWatch:
         self._learn(watched)
         return merged(watched.known, watched.monitor.seen)
 
+    def progress(self, number: int) -> dict[str, float]:
+        """How far this node's ranks came, as in `records.PROGRESS`; empty where none reports steps."""
+        watched = self._of(number)
+        if watched is None:
+            return {}
+        now_ns = time.monotonic_ns()
+        steps = [step for page in watched.pages.values() if (step := page.view(now_ns).step) is not None]
+        return {"step": max(steps)} if steps else {}
+
+    def looks(self) -> tuple[int | None, list[RankLook]]:
+        """The round, and all its ranks as they are now; None and nothing where no rank is watched."""
+        watched = self._round
+        if watched is None:
+            return None, []
+        pids = {local_rank: watched.pids.get(local_rank, 0) for local_rank in watched.pages}
+        now_ns = time.monotonic_ns()
+        return watched.assignment.round, [
+            RankLook(
+                watched.rank(local_rank),
+                local_rank,
+                pids[local_rank],
+                pids[local_rank] > 0 and _exists(pids[local_rank]),
+                page.view(now_ns),
+                watched.folders[local_rank],
+            )
+            for local_rank, page in watched.pages.items()
+        ]
+
     def marks(self, number: int) -> dict[Mark, float]:
         """When the last of this node's ranks came to each point of its start, in seconds of CLOCK_BOOTTIME."""
         watched = self._of(number)
         if watched is None:
             return {}
         views = [page.view(time.monotonic_ns()) for page in watched.pages.values()]
-        came = {
+        came: dict[Mark, list[float | None]] = {
+            Mark.RELEASED: [watched.released_s],
             Mark.STARTED: [watched.started_s.get(one) for one in watched.pages],
             Mark.HELLO: [view.hello_s for view in views],
             Mark.READY: [view.ready_s for view in views],
@@ -264,6 +311,10 @@ class RankWatch:
             page.words[H_STOP] = STOP_NONE if step is None else step + 1
         if self._tasks is not None and self._server is not None:
             self._tasks.start_soon(self._server.tell_stop, number, -1 if step is None else step)
+
+    def _hear(self, message: Message) -> None:
+        if isinstance(message, AllowGrow):
+            self._tell(GrowthAllowed(message.round))
 
     # Inside -------------------------------------------------------------------------------------------
 
