@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -214,3 +215,32 @@ def covers_the_restart(second: list[Got], node: str) -> None:
     assert sum(span.seconds for span in steps) >= 0.95 * restart.seconds
     setups = [span.end_ns for span in named(second, semconv.RANK_SETUP, node)]
     assert abs(restart.end_ns - max(setups)) < 50_000_000
+
+
+def test_a_killed_agent_leaves_whole_traces(job: Stage, collector: Receiver) -> None:
+    """The opener of a round dies: its trace has a root all the same, and the next one leads back to its fault."""
+    agents = {
+        node: job.launch(
+            node=node,
+            options=(
+                *("--nnodes", "1:2", "--max-restarts", "2", "--warm-workers", "off", "--lease-ttl", "3"),
+                *("--otlp-endpoint", collector.endpoint),
+            ),
+            environment=SOON,
+        )
+        for node in ("n0", "n1")
+    }
+    ranks = job.up(0, 2, bound_s=60)
+    collector.until(lambda: len(collector.named(semconv.RUN_START)) == 2, "both nodes told that they run")
+    (root,) = collector.named(semconv.ROUND_START)
+    victim = agents.pop(root.resource[semconv.NODE])
+    victim.signal(signal.SIGKILL)
+    job.finish(job.up(1, 1, bound_s=60))
+    (survivor,) = agents.values()
+    assert survivor.ends(bound_s=60) == 0
+    assert len(ranks) == 2
+    traces = follows_jaegers_rules(collector.spans)
+    (mark,) = named(round_trace(traces, 0), semconv.FAULT)
+    assert mark.attributes[semconv.FAULT_KIND] == "node_lost"
+    (next_root,) = [span for span in round_trace(traces, 1) if not span.parent]
+    assert (mark.trace, mark.span) in [link[:2] for link in next_root.links]
