@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -130,7 +132,17 @@ def test_a_restart_is_one_picture(job: Stage, over, fault: str, kind: str) -> No
     assert decision.attributes[semconv.FAULT_NODE] == "n0"
     assert len(named(first, semconv.EVIDENCE)) == (2 if kind == "hang" else 0)
 
-    # What each node did, and what became of it.
+    each_node_is_told_of(first, second, saw)
+    command = [sys.executable, "-m", "nvrx_launcher.ctl", "trace", job.run_id, "--etcd", str(job.endpoint)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=job.folder).stdout
+    assert f"round 1, trace {root.trace}" in told
+    assert "to the first step" in told
+    (of_all,) = named(first, semconv.ROUND)
+    assert of_all.attributes[semconv.FAULT_KIND] == kind
+
+
+def each_node_is_told_of(first: list[Got], second: list[Got], saw: set[str]) -> None:
+    """What each node did, and what became of it; `saw` are those that saw a fault of their own."""
     for node in ("n0", "n1"):
         for held in (first, second):
             (anchor,) = named(held, semconv.CYCLE_START, node)
@@ -152,8 +164,6 @@ def test_a_restart_is_one_picture(job: Stage, over, fault: str, kind: str) -> No
         assert outcome == ("failed" if node in saw else "peer_restart")
         assert named(second, semconv.CYCLE, node)[0].attributes[semconv.CYCLE_OUTCOME] == "completed"
         covers_the_restart(second, node)
-    (of_all,) = named(first, semconv.ROUND)
-    assert of_all.attributes[semconv.FAULT_KIND] == kind
 
 
 ROUND = {semconv.RDZV_ROUND, semconv.PROFILING_CYCLE}

@@ -42,7 +42,8 @@ class RoundTrace:
 async def trace(options: EtcdOptions, run_id: str, screen: Screen, *, number: int | None) -> int:
     """Show the restart that led to a round; the last round, unless one is named."""
     async with job_client(options, run_id) as job:
-        show(run_id, await job.rounds(), screen, number)
+        found = round_trace(*await job.restart(number))
+    screen.emit("RoundTrace", found, lambda: lines(found, screen))
     return 0
 
 
@@ -83,7 +84,8 @@ def lines(one: RoundTrace, screen: Screen) -> list[str]:
     if one.restart is None:
         return [head, f"no restart led here: {clean(one.why) or 'the job begins'}"]
     drawn = [head, clean(one.why), "", *text_rounds.waterfall(one.restart, screen)]
-    return [*drawn, "", *_nodes(one, screen)]
+    nodes = _nodes(one, screen)
+    return [*drawn, "", *nodes] if nodes else drawn
 
 
 def _nodes(one: RoundTrace, screen: Screen) -> list[str]:
@@ -93,6 +95,8 @@ def _nodes(one: RoundTrace, screen: Screen) -> list[str]:
     marks = [(ended, mark) for mark in _ENDING if any(mark in node.at_utc for node in one.ending)] + [
         (started, mark) for mark in _STARTING if any(mark in node.at_utc for node in one.starting)
     ]
+    if not marks:
+        return []
     rows = [["node", *(mark.value.replace("_", " ") for _, mark in marks)]]
     for node_id in sorted({*ended, *started})[: screen.rows]:
         cells = []
