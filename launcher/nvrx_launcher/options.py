@@ -57,7 +57,8 @@ _MEETING = (
         default=(),
         default_text="a private etcd for a single node",
         common=True,
-        doc="etcd, one address or several. The node that is named starts one there if none answers.",
+        doc="etcd, one address or several. If none answers, a node that is named starts one there; three or five "
+        "named nodes form a cluster.",
     ),
     torchrun(
         "--rdzv-id",
@@ -354,7 +355,7 @@ _ETCD = (
         metavar="auto|off",
         parse=values.choice("auto", "off"),
         default="auto",
-        doc="Whether a node that --rdzv-endpoint names may start etcd there when none answers.",
+        doc="Whether nodes that --rdzv-endpoint names may start etcd, or members of a cluster, when none answers.",
     ),
     ours("--etcd-cacert", group=ETCD, metavar="FILE", doc="Authority that signed etcd's certificate (PEM)."),
     ours("--etcd-cert", group=ETCD, metavar="FILE", doc="Certificate shown to etcd (PEM)."),
