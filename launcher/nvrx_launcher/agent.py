@@ -45,7 +45,6 @@ from nvrx_launcher.history import DecisionLog, History
 from nvrx_launcher.linger import until_all_left
 from nvrx_launcher.output import Output
 from nvrx_launcher.palette import palette_for
-from nvrx_launcher.rank_watch import RankWatch
 from nvrx_launcher.ranks import NodeRanks
 from nvrx_launcher.reach import WAIT_S, Reached, reach
 from nvrx_launcher.reply_file import write_reply
@@ -56,6 +55,7 @@ from nvrx_launcher.story import Story
 from nvrx_launcher.sweep import sweep_orphans, this_process
 from nvrx_launcher.terminal import terminal_size
 from nvrx_launcher.time_limit import time_limit
+from nvrx_launcher.tracing import begin_tracing
 from nvrx_launcher.warm import WarmCrew
 from nvrx_launcher.workers import RankJob
 
@@ -111,9 +111,11 @@ class _Agent:
         self._history = History(config.logs.folder / "history.jsonl")
         self._decisions = DecisionLog(config.logs.folder / f"agent-{os.getpid()}.log")
         self._process = this_process(f"{config.run_id}/{secrets.token_hex(8)}")
-        self._watch = RankWatch(
+        self._tracing = begin_tracing(config, environment, self._warn)
+        self._watch = self._tracing.watch_kind(
             config.hang, lease_ttl_s=config.job.lease_ttl_s, warn=self._warn, inherited=environment
         )
+        self._tracing.attend(self._watch)
         self._countdown = Countdown(self._say)
         self._ranks = NodeRanks(
             workers=config.workers,
@@ -143,6 +145,12 @@ class _Agent:
 
     async def run(self) -> int:
         """Reach etcd, keep a keeper, live. Everything is ended in reverse order."""
+        try:
+            return await self._run()
+        finally:
+            await self._tracing.close()
+
+    async def _run(self) -> int:
         code = None
         try:
             async with anyio.create_task_group() as tasks:
@@ -184,6 +192,7 @@ class _Agent:
             self._say(f"job {self._config.run_id} on {socket.gethostname()}, {etcd.where}")
             await services.start(self._watch.serve)
             services.start_soon(self._countdown.serve)
+            services.start_soon(self._tracing.serve)
             services.start_soon(self._stop_before_the_limit)
             if etcd.server is not None:
                 services.start_soon(self._watch_server, etcd.server)
@@ -232,6 +241,7 @@ class _Agent:
             until_s = good_until(sent_at_s, spec.lease_ttl_s, spec.kill_time_s)
             self._ranks.good_until(until_s)
             self._watch.alive()
+            self._tracing.renewed(sent_at_s)
             if self._interpreter is not None:
                 self._interpreter.tell(Renewed(sent_at_s, until_s))
 
@@ -242,12 +252,13 @@ class _Agent:
             me, mirror = self._identity(etcd, session.lease_id), Mirror()
             interpreter = Interpreter(
                 (
+                    *self._tracing.life(me, mirror),
                     Member(me, spec, mirror),
                     Coordinator(me, spec, mirror, agree_s=self._config.workers.stop_timeout_s),
                 ),
                 mirror,
-                EtcdStore(etcd.client, feed),
-                self._ranks,
+                self._tracing.store(EtcdStore(etcd.client, feed)),
+                self._tracing.ranks(self._ranks),
                 now,
                 self._notify,
                 self._explain,
@@ -402,6 +413,7 @@ class _Agent:
         self._finished = self._finished or isinstance(notice, Finished)
         if isinstance(notice, RoundRunning) and notice.assignment is None:
             self._ranks.stand_by(self._config.node.slots)
+        self._tracing.notice(notice)
         self._screen.do(lambda: self._console.show(notice))
         if isinstance(notice, Waiting) and self._unreachable:
             self._warn(self._unreachable)  # at once: whoever is waited for may never find the way here
@@ -437,7 +449,8 @@ class _Agent:
             self._console.warn(f"TORCHELASTIC_ERROR_FILE={path} cannot be written: {error.strerror}")
 
     def _explain(self, sentence: str) -> None:
-        self._files.do(lambda: self._decisions.add(f"{now().utc} {sentence}"))
+        line = self._tracing.tagged(sentence)
+        self._files.do(lambda: self._decisions.add(f"{now().utc} {line}"))
 
     def _say(self, text: str) -> None:
         self._screen.do(lambda: self._console.say(text))

@@ -165,6 +165,9 @@ class RankWatch:
         if self._round is not None:
             self._round.output_s[local_rank] = time.monotonic()
 
+    def lost_output(self, lost_bytes: int) -> None:
+        """Output of ranks was lost. Of no use here; telemetry counts it."""
+
     def halt(self, number: int) -> None:
         """The ranks of a round are being stopped: they are not judged any more."""
         if self._round is not None and self._round.assignment.round == number:
