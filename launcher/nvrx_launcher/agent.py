@@ -25,7 +25,9 @@ from nvrx_async.etcd import (
     parse_endpoint,
 )
 from nvrx_async.job.keys import AttemptKeys
+from nvrx_async.job.live import LIVE
 from nvrx_async.job.records import Outcome, RankEnd
+from nvrx_async.probe import Handler
 from nvrx_async.rounds.coordinator import Coordinator
 from nvrx_async.rounds.effects import Finish, Finished, Notice, Registered, RoundRunning, Waiting
 from nvrx_async.rounds.events import LeaseLost, LeaveRequested, Renewed, StopWanted
@@ -42,9 +44,12 @@ from nvrx_launcher.countdown import Countdown
 from nvrx_launcher.errors import KeeperStartError, RequeueError, UsageError
 from nvrx_launcher.exit_codes import ExitCode
 from nvrx_launcher.history import DecisionLog, History
+from nvrx_launcher.known_agents import KnownAgent, publish
 from nvrx_launcher.linger import until_all_left
+from nvrx_launcher.live import LiveAnswers
 from nvrx_launcher.output import Output
 from nvrx_launcher.palette import palette_for
+from nvrx_launcher.probe_port import serve_probe
 from nvrx_launcher.ranks import NodeRanks
 from nvrx_launcher.reach import WAIT_S, Reached, reach
 from nvrx_launcher.reply_file import write_reply
@@ -117,6 +122,16 @@ class _Agent:
         )
         self._tracing.attend(self._watch)
         self._countdown = Countdown(self._say)
+        crew = WarmCrew(
+            config.workers,
+            environment,
+            say=self._say,
+            explain=self._explain,
+            quiet_in_s=self._watch.quiet_in_s,
+        )
+        self._live_answers = LiveAnswers(self._watch, lambda: crew.ready, now)
+        self._handlers: dict[str, Handler] = {LIVE: self._live_answers.answer}
+        self._probe = ""
         self._ranks = NodeRanks(
             workers=config.workers,
             tag=self._process.tag,
@@ -127,13 +142,7 @@ class _Agent:
             watch=self._watch,
             countdown=self._countdown,
             keep=self._keep_end,
-            crew=WarmCrew(
-                config.workers,
-                environment,
-                say=self._say,
-                explain=self._explain,
-                quiet_in_s=self._watch.quiet_in_s,
-            ),
+            crew=crew,
         )
         self._leave: LeaveRequested | None = None
         self._stop_wanted: StopWanted | None = None
@@ -191,6 +200,9 @@ class _Agent:
         ):
             self._say(f"job {self._config.run_id} on {socket.gethostname()}, {etcd.where}")
             await services.start(self._watch.serve)
+            await self._say_where(etcd)
+            token = self._environment.get("NVRX_JOB_TOKEN")
+            self._probe = await services.start(serve_probe, self._handlers, etcd.address, token, self._warn)
             services.start_soon(self._countdown.serve)
             services.start_soon(self._tracing.serve)
             services.start_soon(self._stop_before_the_limit)
@@ -223,6 +235,18 @@ class _Agent:
                 with anyio.move_on_after(REVOKE_LIMIT_S, shield=True), suppress(EtcdError):
                     await client.revoke(self._cut_short)  # else it lapses by itself
 
+    async def _say_where(self, etcd: Reached) -> None:
+        """Let `nvrx` on this machine find the etcd of this job; a helper's failure costs the finding only."""
+        server, folder = etcd.server, self._watch.folder
+        if folder is None:
+            return
+        endpoints = (server.endpoint,) if server is not None else self._config.etcd.endpoints
+        known = KnownAgent(self._config.run_id, endpoints, os.getpid(), str(self._config.logs.folder))
+        try:
+            await anyio.to_thread.run_sync(publish, folder, known)
+        except OSError as error:
+            self._warn(f"nvrx will need --etcd to find this job: {error}")
+
     # Lives --------------------------------------------------------------------------------------------
 
     async def _live(self, etcd: Reached) -> Finish:
@@ -241,6 +265,7 @@ class _Agent:
             until_s = good_until(sent_at_s, spec.lease_ttl_s, spec.kill_time_s)
             self._ranks.good_until(until_s)
             self._watch.alive()
+            self._live_answers.renewed(sent_at_s)
             self._tracing.renewed(sent_at_s)
             if self._interpreter is not None:
                 self._interpreter.tell(Renewed(sent_at_s, until_s))
@@ -321,6 +346,8 @@ class _Agent:
             takeover=self._config.takeover,
             order=node.order,
             attempt=self._registered.attempt if self._registered is not None else None,
+            probe=self._probe,
+            log_dir=str(self._config.logs.folder),
         )
 
     async def _linger(self, etcd: Reached) -> None:
@@ -397,6 +424,7 @@ class _Agent:
     def _notify(self, notice: Notice) -> None:
         if isinstance(notice, Registered):
             self._registered = notice
+            self._live_answers.node_id = notice.node.node_id
             config = self._config
             self._ranks.enter(
                 RankJob(

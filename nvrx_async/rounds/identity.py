@@ -14,7 +14,9 @@ class Identity:
     `node_id` is a wish: without `fixed_id` a second agent on the host takes `<node_id>-2` and so on.
     `launch_id` names one launch by a scheduler (None when nothing tells); `takeover` is the person's word
     that an attempt which left no verdict is dead. `started_s` is when this life began. `attempt` is the one
-    that an earlier life of this process was in: the process belongs to it and to no other.
+    that an earlier life of this process was in: the process belongs to it and to no other. `probe` is where
+    it answers questions, `host:port`. `log_dir`: the folder
+    on this node that the job's output is written below.
     """
 
     run_id: str
@@ -31,6 +33,8 @@ class Identity:
     order: int | None = None
     takeover: bool = False
     attempt: int | None = None
+    probe: str = ""
+    log_dir: str = ""
 
     def node(self, node_id: str, registered_utc: str, succeeds: str | None) -> Node:
         """This agent's registration under the id it took."""
@@ -44,4 +48,6 @@ class Identity:
             registered_utc=registered_utc,
             succeeds=succeeds,
             order=self.order,
+            probe=self.probe,
+            extra={"log_dir": self.log_dir} if self.log_dir else {},
         )
