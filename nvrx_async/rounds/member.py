@@ -63,6 +63,7 @@ from nvrx_async.rounds.entry import (
 from nvrx_async.rounds.events import (
     Committed,
     Event,
+    GrowthAllowed,
     KeeperLost,
     KeeperReady,
     LeaseLost,
@@ -162,6 +163,8 @@ class Member:
                 self._entrance.proofs[incarnation], self._entrance.evidence[incarnation] = proof, evidence
             case LeaveRequested():
                 self._leave = self._leave or event
+            case GrowthAllowed():
+                self._stopping.allowed(event)
             case StopWanted():
                 self._stop_wanted = event
             case KeeperReady(generation=generation):
@@ -182,7 +185,7 @@ class Member:
                 self._reported, self._ranks = committed.round, None
             case "done":
                 self._done_round = committed.round
-            case "stop" | "vote":
+            case "stop" | "vote" | "grow":
                 self._stopping.committed(committed.tag, committed.round)
             case "leave":
                 self._left = True

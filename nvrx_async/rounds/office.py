@@ -27,6 +27,7 @@ from nvrx_async.job.records import (
     STOP,
     Assignment,
     End,
+    Exclusion,
     Interrupt,
     Outcome,
     Phase,
@@ -109,11 +110,18 @@ class Office:
             CreatedAt(keys.interrupt(now_round.number), 0), then=(Put(keys.round, encode(told)),)
         )
 
-    def next_round(self, now_round: Round, end: End, following: Round) -> Txn:
-        """The verdict on a round, and the next one, forming or running; rounds of long ago are forgotten."""
+    def next_round(
+        self, now_round: Round, end: End, following: Round, barred: Exclusion | None = None
+    ) -> Txn:
+        """The verdict on a round, and the next one, forming or running, without whom the verdict bars.
+
+        Old rounds are forgotten.
+        """
         keys, number = self.keys, now_round.number
         told = replace(following, verdict=end)
         then: list[Operation] = [Put(keys.end(number), encode(end)), Put(keys.round, encode(told))]
+        if barred is not None:
+            then.append(Put(keys.excluded(barred.node_id), encode(barred)))
         if number >= ROUNDS_KEPT:
             then.append(Delete(keys.round_scope(number - ROUNDS_KEPT)))
         if number % INTERRUPTS_AT_ONCE == 0:  # seldom, since all agents are told of it
