@@ -172,7 +172,13 @@ class NodeRanks:
         if self._job is not None:
             seat = Seat(self._job.node_id, "", "", group_rank=0, first_rank=0, slots=slots)
             anywhere = Assignment(0, seat, slots, 1, "", 0)
-            self._crew.awaits(self._commands(anywhere, self._job))
+            lasting = self._watch.lasting
+            self._crew.awaits(
+                tuple(
+                    replace(command, env={**command.env, **lasting})
+                    for command in self._commands(anywhere, self._job)
+                )
+            )
 
     def _commands(self, assignment: Assignment, job: RankJob) -> tuple[RankCommand, ...]:
         return tuple(
