@@ -7,7 +7,8 @@ from typing import Protocol
 
 from nvrx_async.etcd.types import Deleted, KeyValue, Listing, Scope, Txn, TxnResult
 from nvrx_async.job.records import Assignment, Node
-from nvrx_async.rounds.events import Proven, RanksHeld
+from nvrx_async.rounds.effects import AskPeers
+from nvrx_async.rounds.events import Answered, Proven, RanksHeld
 
 
 class Store(Protocol):
@@ -35,11 +36,24 @@ class Store(Protocol):
         """Return when the key is gone."""
 
 
+class Peers(Protocol):
+    """The lease of this agent, and the other agents while etcd is away."""
+
+    def rely(self, lease: int) -> None:
+        """Renewals of this lease move T from now on."""
+
+    async def ask(self, asking: AskPeers) -> Answered:
+        """Ask all peers at once, and try a renewal; silence is an objection after a moment."""
+
+
 class Ranks(Protocol):
     """This node's processes. What becomes of them comes back as events."""
 
     async def start(self, assignment: Assignment, generation: int) -> None:
         """Start the ranks of an assignment."""
+
+    def extend(self, number: int, until_s: float) -> None:
+        """Let the ranks of a round, and no others, live until then."""
 
     def stop(self, number: int, *, grace: bool) -> None:
         """Stop the ranks of a round."""

@@ -13,12 +13,14 @@ from anyio.abc import TaskGroup
 from nvrx_async.etcd.types import Listing, Scope, Txn
 from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.rounds.committer import Committer
-from nvrx_async.rounds.drivers import Ranks, Store
+from nvrx_async.rounds.drivers import Peers, Ranks, Store
 from nvrx_async.rounds.effects import (
+    AskPeers,
     Campaign,
     Commit,
     Decision,
     Effect,
+    Extend,
     Finish,
     HoldRanks,
     KillHung,
@@ -26,6 +28,7 @@ from nvrx_async.rounds.effects import (
     Notice,
     Notify,
     ProveDead,
+    Rely,
     ReservePort,
     Revoke,
     StartRanks,
@@ -59,6 +62,7 @@ class Interpreter:
         mirror: Mirror,
         store: Store,
         ranks: Ranks,
+        peers: Peers,
         clock: Callable[[], Now],
         notify: Callable[[Notice], None],
         explain: Callable[[str], None],
@@ -67,6 +71,7 @@ class Interpreter:
         self._mirror = mirror
         self._store = store
         self._ranks = ranks
+        self._peers = peers
         self._clock = clock
         self._notify = notify
         self._explain = explain
@@ -135,7 +140,7 @@ class Interpreter:
             decision = machine.decide(now)
             if decision.effects or decision.reason != self._reasons.get(machine):
                 self._reasons[machine] = decision.reason
-                self._explain(f"{type(machine).__name__.lower()}: {_spelled(decision)}")
+                self._explain(f"{type(machine).__name__.lower()}: {decision}")
             for effect in decision.effects:
                 self._execute(effect, machine, tasks)
             if decision.wake_at_s is not None:
@@ -153,6 +158,12 @@ class Interpreter:
                 tasks.start_soon(self._report, self._ranks.hold(number))
             case StopAtStep(round=number, step=step):
                 self._ranks.stop_at(number, step)
+            case Extend(round=number, until_s=until_s):
+                self._ranks.extend(number, until_s)
+            case Rely(lease=lease):
+                self._peers.rely(lease)
+            case AskPeers():
+                tasks.start_soon(self._report, self._peers.ask(effect))
             case StartRanks(assignment=assignment, generation=generation):
                 tasks.start_soon(self._ranks.start, assignment, generation)
             case Commit(tag=tag, txns=txns):
@@ -193,8 +204,3 @@ class Interpreter:
             await self._store.deposed(key, create_revision)
         self.tell(Deposed(key))
 
-
-def _spelled(decision: Decision) -> str:
-    """The sentence and what is done by it, for the agent's log."""
-    names = ", ".join(type(effect).__name__ for effect in decision.effects if not isinstance(effect, Notify))
-    return f"{decision.reason} [{names}]" if names else decision.reason
