@@ -36,7 +36,7 @@ from nvrx_async.job.times import first, last
 
 T = TypeVar("T")
 _DIGEST_CHARS = 16
-_OF_ROUND = ("opened_utc", "running_utc", "token", "world_size", "nodes", "why")
+_OF_ROUND = ("opened_utc", "running_utc", "token", "sealed_in", "world_size", "nodes", "why")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +128,18 @@ def round_as_extra(now_round: Round) -> dict[str, Any]:
     return {OF_ROUND: {name: getattr(now_round, name) for name in _OF_ROUND}}
 
 
+def seal_of(number: int, now_round: Round | None, verdict: End | None) -> tuple[int, str] | None:
+    """Round and token under which the world of this round stands, None before it is sealed or where nobody tells."""
+    told = _round_told(number, now_round, verdict)
+    token, sealed_in = told.get("token"), int(told.get("sealed_in", -1))
+    return (sealed_in if sealed_in >= 0 else number, str(token)) if token else None
+
+
 def round_record(keys: AttemptKeys, number: int, held: Mapping[str, bytes]) -> RoundRecord:
     """Put a round together from keys and values of its attempt, of which any may be missing.
 
-    Of use are `round`, `outcome`, all below `rounds/<number>/`, and the verdict on the round before.
+    Of use are `round`, `outcome`, the round's interrupt, all below `rounds/<number>/`, the world of its seal, and
+    the verdict on the round before.
 
     Raises:
         RecordError: a value is not what its key says.
@@ -146,8 +154,8 @@ def round_record(keys: AttemptKeys, number: int, held: Mapping[str, bytes]) -> R
         }
 
     now_round, verdict = one(Round, keys.round), one(End, keys.end(number))
-    told = _round_told(number, now_round, verdict)
-    worlds = under(WorldShard, keys.worlds(number, str(told.get("token"))).key) if told.get("token") else {}
+    seal = seal_of(number, now_round, verdict)
+    worlds = under(WorldShard, keys.worlds(*seal).key) if seal else {}
     return assembled(
         keys,
         number,

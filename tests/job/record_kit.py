@@ -85,9 +85,21 @@ ROOT = Root(
     end=RAISED,
 )
 SEATS = (Seat("a", "a-1", "host-a", 0, 0, 2), Seat("b", "b-1", "host-b", 1, 2, 2))
-FIRST = Round(0, Phase.RUNNING, at(0.0), at(1.0), "t0", None, 4, 2)
+FIRST = Round(0, Phase.RUNNING, at(0.0), at(1.0), "t0", world_size=4, nodes=2)
 END = End(0, ROOT, Level.IN_JOB, "restart 1 of --max-restarts 3", at(60.5), extra=round_as_extra(FIRST))
-SECOND = Round(1, Phase.RUNNING, at(60.5), at(60.6), "t1", "t0", 4, 2, why=ROOT.sentence, verdict=END)
+SECOND = Round(
+    1,
+    Phase.RUNNING,
+    at(60.5),
+    at(60.6),
+    "t0",
+    "t0",
+    sealed_in=0,
+    world_size=4,
+    nodes=2,
+    why=ROOT.sentence,
+    verdict=END,
+)
 
 
 def node(name: str) -> Node:
@@ -106,8 +118,7 @@ def _records(*, finished: bool) -> Iterator[tuple[str, Any]]:
     yield KEYS.round, SECOND
     for name in "ab":
         yield KEYS.node(name), node(name)
-    for number, token in enumerate(("t0", "t1")):
-        yield KEYS.world(number, token, 0), WorldShard(0, 1, SEATS, ())
+    yield KEYS.world(0, "t0", 0), WorldShard(0, 1, SEATS, ())
     yield KEYS.world(0, "deposed", 0), WorldShard(0, 1, SEATS[:1], ())
     yield KEYS.interrupt(0), Interrupt("a", FaultKind.EXCEPTION, "a", ROOT.sentence, at(60.02), 1)
     yield (

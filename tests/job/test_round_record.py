@@ -35,7 +35,9 @@ def test_the_fault_is_when_the_first_node_saw_it_and_all_else_when_the_last_one_
 
 def test_the_running_round_names_what_came_before():
     record = round_record(KEYS, 1, restarted(finished=False))
-    assert record.phase is Phase.RUNNING
+    assert (record.phase, record.seats) == (Phase.RUNNING, SEATS), (
+        "nobody moved: the seal of round 0 still holds"
+    )
     assert record.why == ROOT.sentence
     assert record.before == Before(0, ROOT.sentence, Level.IN_JOB, at(60.5))
     assert record.root is None
