@@ -138,7 +138,7 @@ class AttemptKeys:
         return f"{self.base}rounds/{number}/end"
 
     def all_struck(self, number: int) -> Scope:
-        """All recorded agents of the round that nobody needs to ask any more."""
+        """All agents recorded in the seal of this round that nobody needs to ask any more."""
         return Scope(f"{self.base}rounds/{number}/struck/", prefix=True)
 
     def struck(self, number: int, node_id: str) -> str:

@@ -52,7 +52,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The lease relied on was renewed by a request sent at `sent_at_s`; ranks may run and start before `good_until_s`."""
+    """The lease relied on was renewed by a request sent at `sent_at_s`; ranks may live before `good_until_s`."""
 
     sent_at_s: float
     good_until_s: float

@@ -14,7 +14,8 @@ class Identity:
     `node_id` is a wish: without `fixed_id` a second agent on the host takes `<node_id>-2` and so on.
     `launch_id` names one launch by a scheduler (None when nothing tells); `takeover` is the person's word
     that an attempt which left no verdict is dead. `started_s` is when this life began. `attempt` is the one
-    that an earlier life of this process was in: the process belongs to it and to no other.
+    that an earlier life of this process was in: the process belongs to it and to no other. `probe` is where
+    it answers questions, `host:port`.
     """
 
     run_id: str
@@ -31,6 +32,7 @@ class Identity:
     order: int | None = None
     takeover: bool = False
     attempt: int | None = None
+    probe: str = ""
 
     def node(self, node_id: str, registered_utc: str, succeeds: str | None) -> Node:
         """This agent's registration under the id it took."""
@@ -44,4 +46,5 @@ class Identity:
             registered_utc=registered_utc,
             succeeds=succeeds,
             order=self.order,
+            probe=self.probe,
         )

@@ -18,7 +18,6 @@ from nvrx_async.rounds.effects import (
     AskPeers,
     Campaign,
     Commit,
-    Decision,
     Effect,
     Extend,
     Finish,
@@ -44,7 +43,6 @@ from nvrx_async.rounds.events import (
     Event,
     Listed,
     Now,
-    PortReserved,
     Refused,
     Tick,
 )
@@ -62,10 +60,11 @@ class Interpreter:
         mirror: Mirror,
         store: Store,
         ranks: Ranks,
-        peers: Peers,
         clock: Callable[[], Now],
         notify: Callable[[Notice], None],
         explain: Callable[[str], None],
+        *,
+        peers: Peers,
     ) -> None:
         self._machines = machines
         self._mirror = mirror
@@ -82,11 +81,8 @@ class Interpreter:
         self._committer = Committer(store, lambda sentence: notify(Waiting(sentence)))
         self._finish: Finish | None = None
 
-    def tell(self, event: Event) -> None:
-        """Tell all machines of an event. Never blocks; after the end of this life nobody listens."""
-        self._add(None, event)
-
-    def _add(self, addressee: Machine | None, event: Event) -> None:
+    def tell(self, event: Event, addressee: Machine | None = None) -> None:
+        """Tell all machines, or one, of an event. Never blocks; after the end of this life nobody listens."""
         self._events.append((addressee, event))
         self._news.set()
 
@@ -158,10 +154,8 @@ class Interpreter:
                 tasks.start_soon(self._report, self._ranks.hold(number))
             case StopAtStep(round=number, step=step):
                 self._ranks.stop_at(number, step)
-            case Extend(round=number, until_s=until_s):
-                self._ranks.extend(number, until_s)
-            case Rely(lease=lease):
-                self._peers.rely(lease)
+            case Rely() | Extend():
+                self._peers.move_t(effect)
             case AskPeers():
                 tasks.start_soon(self._report, self._peers.ask(effect))
             case StartRanks(assignment=assignment, generation=generation):
@@ -169,7 +163,7 @@ class Interpreter:
             case Commit(tag=tag, txns=txns):
                 tasks.start_soon(self._commit, machine, tag, txns)
             case ReservePort(round=number):
-                tasks.start_soon(self._report, self._reserve_port(number))
+                tasks.start_soon(self._report, self._ranks.reserve_port(number))
             case ProveDead(node=node):
                 tasks.start_soon(self._report, self._ranks.prove(node))
             case Revoke(lease=lease):
@@ -188,19 +182,15 @@ class Interpreter:
     async def _report(self, happening: Awaitable[Event]) -> None:
         self.tell(await happening)
 
-    async def _reserve_port(self, number: int) -> Event:
-        return PortReserved(number, await self._ranks.reserve_port(number))
-
     async def _commit(self, machine: Machine, tag: str, txns: Sequence[Txn]) -> None:
         taken, listings = await self._committer.commit(tag, txns)
         for listing in listings:
             self.tell(Listed(listing))
         outcome: Event = Committed(tag, taken) if len(taken) == len(txns) else Refused(tag)
-        self._add(machine, outcome)
+        self.tell(outcome, machine)
 
     async def _campaign(self, key: str, create_revision: int) -> None:
         if await self._store.lead(AttemptKeys.holding(key).elections, key, create_revision):
             self.tell(Elected(key, create_revision))
             await self._store.deposed(key, create_revision)
         self.tell(Deposed(key))
-

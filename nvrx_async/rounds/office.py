@@ -14,6 +14,7 @@ from nvrx_async.job.codec import encode
 from nvrx_async.job.keys import AttemptKeys, current
 from nvrx_async.job.records import (
     LIMITS,
+    PROBES,
     SEATS_PER_SHARD,
     STOP,
     Assignment,
@@ -25,12 +26,14 @@ from nvrx_async.job.records import (
     Seat,
     Spare,
     Stop,
+    Struck,
     WorldShard,
 )
 from nvrx_async.rounds.limits import limits_in
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.seal import Sealed
 from nvrx_async.rounds.stop_state import stop_as_extra
+from nvrx_async.rounds.world import seal_of
 
 ROUNDS_KEPT = 200
 INTERRUPTS_AT_ONCE = 32
@@ -69,6 +72,12 @@ class Office:
         """The round is over for the loss of this node."""
         key = self.keys.interrupt(number)
         return self._txn(CreatedAt(key, 0), self._as_seen(lost), then=(Put(key, encode(interrupt)),))
+
+    def strike(self, struck: Struck, now_round: Round) -> Txn:
+        """This recorded agent, which is gone, need not be asked for promises while its seal holds."""
+        seal = seal_of(now_round)
+        key = self.keys.struck(seal[0] if seal is not None else now_round.number, struck.node_id)
+        return self._txn(self._as_seen(struck.node_id), then=(Put(key, encode(struck)),))
 
     def stop(self, now_round: Round, stop: Stop) -> Txn:
         """How far an agreed stop has come, told to all in the round; one that is interrupted stops by itself."""
@@ -181,6 +190,7 @@ def _shards(sealed: Sealed) -> list[WorldShard]:
             shards=count,
             seats=sealed.seats[i * SEATS_PER_SHARD : (i + 1) * SEATS_PER_SHARD],
             spares=sealed.spares if i == 0 else (),
+            extra={PROBES: dict(sealed.probes)} if i == 0 and sealed.probes else {},
         )
         for i in range(count)
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nvrx_async.job.records import Done, Fault, FaultKind, JobSpec, Join, Node, Seat, Spare
 from nvrx_async.rounds.assign import Candidate, place, seats
@@ -43,13 +43,17 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """The world. `absent` are node ids that were taken for gone: the commit must compare that they still are."""
+    """The world. `absent` are node ids that were taken for gone: the commit must compare that they still are.
+
+    `probes`: where each that is named answers questions, by node id.
+    """
 
     seats: tuple[Seat, ...]
     spares: tuple[Spare, ...]
     master: Join
     absent: tuple[str, ...]
     reason: str
+    probes: Mapping[str, str] = field(default_factory=dict)
 
 
 def seal(now_s: float, forming: Forming, judge: Judge, spec: JobSpec) -> Wait | Sealed:
@@ -144,6 +148,7 @@ def _sealed(forming: Forming, seated: Sequence[Candidate], spares: Sequence[Cand
         spares=waiting,
         master=seated[0].join,
         absent=tuple(seat.node_id for seat in forming.previous if not is_present(seat, forming.nodes)),
+        probes={one.node.node_id: one.node.probe for one in (*seated, *spares) if one.node.probe},
         reason=f"{len(made)} nodes, world size {world_size}" + (f", {len(waiting)} spare" if waiting else ""),
     )
 
