@@ -352,7 +352,7 @@ class Coordinator:
             why=end.root.sentence,
             extra=with_agreed_limits(case.round.extra, told.values()),
         )
-        self._commit("end", case.office.next_round(case.round, end, following))
+        self._commit("end", case.office.next_round(case.round, end, following, case.world.absent(case.nodes)))
         return f"ending round {end.number}: {end.root.sentence}; {end.reason}"
 
     def _stop(self, case: _Case, end: End, verdict: Verdict) -> str:

@@ -313,6 +313,8 @@ class Member:
             self._stop(ranks, grace=False, reason=f"round {now_round.number} has begun")
             if not ranks.gone:
                 return "ranks of an older round are being stopped"
+            if self._unfit:  # it was given up, so it cannot say any more that nobody needs to wait for it
+                return self._finish(REQUEUE, "a process of this node outlives SIGKILL, and its round is over")
             self._reported, self._ranks = number, None
             return self._await_round(now, now_round, registered)
         if not self._mirror.knows(keys.interrupts):

@@ -87,8 +87,11 @@ class Office:
             CreatedAt(keys.interrupt(now_round.number), 0), then=(Put(keys.round, encode(told)),)
         )
 
-    def next_round(self, now_round: Round, end: End, following: Round) -> Txn:
-        """The verdict on a round, and the next one opened; rounds of long ago are forgotten."""
+    def next_round(self, now_round: Round, end: End, following: Round, absent: Sequence[str]) -> Txn:
+        """The verdict on a round, and the next one opened; rounds of long ago are forgotten.
+
+        One of the first `absent` that came back meanwhile will still report.
+        """
         keys, number = self.keys, now_round.number
         told = replace(following, verdict=end)
         then: list[Operation] = [Put(keys.end(number), encode(end)), Put(keys.round, encode(told))]
@@ -97,7 +100,7 @@ class Office:
         if number % INTERRUPTS_AT_ONCE == 0:  # seldom, since all agents are told of it
             first = max(0, number - 2 * INTERRUPTS_AT_ONCE)
             then += [Delete(Scope(keys.interrupt(old))) for old in range(first, number - INTERRUPTS_AT_ONCE)]
-        return self._txn(then=tuple(then))
+        return self._txn(*(self._as_seen(node_id) for node_id in absent[:PER_TXN]), then=tuple(then))
 
     def success(self, now_round: Round, outcome: Outcome) -> Txn:
         """All finished: nobody may have interrupted the round meanwhile."""

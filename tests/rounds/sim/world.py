@@ -448,9 +448,8 @@ class World:
 
         def arrive() -> None:
             for asked in self.agents.values():
-                if asked.life is not None and asked.life_is(peer.incarnation):
-                    if asked.alive and open_way(asker.host, asked.host):
-                        asked.run(lambda asked=asked: serve(asked))  # type: ignore[misc]
+                if asked.life_is(peer.incarnation) and asked.alive and open_way(asker.host, asked.host):
+                    asked.run(lambda asked=asked: serve(asked))  # type: ignore[misc]
 
         def serve(asked: Agent) -> None:
             if asked.life is None:
