@@ -17,10 +17,10 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 CODE := $(wildcard nvrx_async launcher telemetry tests examples benchmarks)
 BENCHMARKS := $(sort $(wildcard benchmarks/[a-z]*.py))
 
-.PHONY: help setup etcd demo test unit soak repeat laws lint format bench docs clean
+.PHONY: help setup etcd demo test unit soak repeat repeat-hangs soak-hangs laws lint format bench docs clean
 
 help: ## show this list
-	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY) ## make .venv with everything that development needs
 
@@ -57,6 +57,12 @@ soak: $(READY) etcd ## the long runs (many more examples, repeated crashes)
 
 repeat: $(READY) etcd ## kill ranks again and again, count what survives (REPEAT_ARGS='--plain 50 --training 10')
 	@$(BIN)/python tests/e2e/repeat.py $(REPEAT_ARGS)
+
+repeat-hangs: $(READY) etcd ## hang ranks again and again, count what is found (REPEAT_ARGS='--times 20 --kinds gil init')
+	@$(BIN)/python tests/e2e/repeat_hangs.py $(REPEAT_ARGS)
+
+soak-hangs: $(READY) etcd ## half an hour of a healthy training at load 8: no alarm may come (SOAK_ARGS='--minutes 30')
+	@$(BIN)/python tests/e2e/soak_hangs.py $(SOAK_ARGS)
 
 laws: $(READY) ## laws of the house only
 	@$(BIN)/python -m pytest tests/laws $(PYTEST_ARGS)

@@ -33,7 +33,8 @@ HEAD = (
     "all told, ms",
     "99 % told, ms",
     "all run again, ms",
-    "CPU ms",
+    "agent's CPU, ms",
+    "etcd's CPU, ms",
     "requests",
     "KiB",
 )
@@ -56,8 +57,8 @@ def main() -> None:
     rows = [anyio.run(measure, count, arguments.rounds, arguments.processes) for count in arguments.agents]
     print(table(HEAD, rows))
     print(
-        "\nCPU ms: of this machine per agent and restart, agents and etcd. Requests and KiB: seen by etcd, per agent\n"
-        f"and restart, without lease renewals. {SLOTS} ranks per agent."
+        "\nCPU, requests and KiB: per agent and restart, user and system; requests and bytes as etcd counts them,\n"
+        f"without lease renewals. {SLOTS} ranks per agent. The agents share {arguments.processes} processes."
     )
 
 
@@ -75,11 +76,12 @@ async def serve(endpoint: str, total: int, first: int, count: int) -> None:
             print("round", number, max(stamps.started[number]), *told, flush=True)
 
     async with agents(endpoint, total, first, count, SLOTS, stamps, on_start) as made:
-        gc.collect()
-        gc.freeze()  # hundreds of agents in one process: no agent of a job has that much to look through
         orders = anyio.wrap_file(sys.stdin)
-        while await orders.readline():
-            print("fault", made[-1].fail(), flush=True)
+        while order := (await orders.readline()).strip():
+            if order == "settle":
+                gc.collect()
+                gc.freeze()  # hundreds of agents in one process: no agent of a job has that much to look through
+            print(order, made[-1].fail() if order == "fail" else 0, flush=True)
 
 
 # The whole -----------------------------------------------------------------------------------------------
@@ -87,6 +89,7 @@ async def serve(endpoint: str, total: int, first: int, count: int) -> None:
 
 async def measure(total: int, rounds: int, processes: int) -> Sequence[str]:
     again, told_all, told_most, cpu, requests, volume = [], [], [], [], [], []
+    etcd_cpu = []
     async with EmbeddedServer() as server, anyio.create_task_group() as tasks:
         endpoint = f"127.0.0.1:{server.port}"
         began_s = time.monotonic()
@@ -96,14 +99,16 @@ async def measure(total: int, rounds: int, processes: int) -> Sequence[str]:
             await one.next("round")
         first_s = time.monotonic() - began_s
         await anyio.sleep(2 + total / 400)  # elections and listings of the beginning are over
+        for child, answers in zip(parts, lines, strict=True):
+            await order(child, "settle", answers)
         for _ in range(rounds):
             before, busy_s = figures(endpoint), used_s(parts)
-            assert parts[-1].stdin is not None
-            await parts[-1].stdin.send(b"fail\n")
-            (fault_s,) = await lines[-1].next("fault")
+            fault_s = await order(parts[-1], "fail", lines[-1])
             found = [await one.next("round") for one in lines]
             again.append(max(one[1] for one in found) - fault_s)
-            cpu.append((used_s(parts) - busy_s) / total)
+            used = [after - busy for after, busy in zip(used_s(parts), busy_s, strict=True)]
+            cpu.append(used[0] / total)
+            etcd_cpu.append(used[1] / total)
             told = [at_s - fault_s for one in found for at_s in one[2:]]
             told_all.append(max(told))
             told_most.append(quantile(told, 0.99))
@@ -120,22 +125,32 @@ async def measure(total: int, rounds: int, processes: int) -> Sequence[str]:
         f"{total:,}",
         f"{first_s:.2f}",
         *cells,
-        spread(cpu, 1000, 1),
+        spread(cpu, 1000, 2),
+        spread(etcd_cpu, 1000, 2),
         spread(requests, 1, 1),
         spread(volume, 1, 1),
     ]
 
 
-def used_s(parts: Sequence[Process]) -> float:
-    """CPU time of agents and etcd so far."""
-    pids = {child.pid for child in parts}
+async def order(child: Process, word: str, answers: Lines) -> float:
+    """Have a process of agents do something; what it answers."""
+    assert child.stdin is not None
+    await child.stdin.send(f"{word}\n".encode())
+    return (await answers.next(word))[0]
+
+
+def used_s(parts: Sequence[Process]) -> tuple[float, float]:
+    """CPU time so far: of all agents, of etcd."""
+    agents_of = {child.pid for child in parts}
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    pids |= {int(pid) for pid in children}
-    ticks = 0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    others = {int(pid) for pid in children} - agents_of
+    return sum(map(cpu_s, agents_of)), sum(map(cpu_s, others))
+
+
+def cpu_s(pid: int) -> float:
+    """User and system time of all threads of a process, to the nanosecond."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 async def part(endpoint: str, total: int, number: int, processes: int) -> Process:

@@ -7,6 +7,7 @@ import secrets
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -23,7 +24,6 @@ from nvrx_async.etcd import (
     UnavailableError,
     parse_endpoint,
 )
-from nvrx_async.etcd.types import Deleted, Listing
 from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.job.records import Outcome, RankEnd
 from nvrx_async.rounds.coordinator import Coordinator
@@ -42,6 +42,7 @@ from nvrx_launcher.countdown import Countdown
 from nvrx_launcher.errors import KeeperStartError, RequeueError, UsageError
 from nvrx_launcher.exit_codes import ExitCode
 from nvrx_launcher.history import DecisionLog, History
+from nvrx_launcher.linger import until_all_left
 from nvrx_launcher.output import Output
 from nvrx_launcher.palette import palette_for
 from nvrx_launcher.rank_watch import RankWatch
@@ -109,7 +110,9 @@ class _Agent:
         self._history = History(config.logs.folder / "history.jsonl")
         self._decisions = DecisionLog(config.logs.folder / f"agent-{os.getpid()}.log")
         self._process = this_process(f"{config.run_id}/{secrets.token_hex(8)}")
-        self._watch = RankWatch(config.hang, lease_ttl_s=config.job.lease_ttl_s, warn=self._warn)
+        self._watch = RankWatch(
+            config.hang, lease_ttl_s=config.job.lease_ttl_s, warn=self._warn, inherited=environment
+        )
         self._countdown = Countdown(self._say)
         self._ranks = NodeRanks(
             workers=config.workers,
@@ -145,7 +148,9 @@ class _Agent:
             # The job was up: its infrastructure failed, which is no reason to say that it never became ready.
             raise RequeueError(failure.message, failure.hint) from failure
         if code is None and self._leave is not None:
-            return SIGNAL_BASE + self._leave.signal
+            code = SIGNAL_BASE + self._leave.signal
+            self._close_early(code, signal.Signals(self._leave.signal).name)
+            return code
         return ExitCode.INTERNAL if code is None else code
 
     async def _reach_and_live(self) -> int:
@@ -162,6 +167,8 @@ class _Agent:
                 log_file=folder / ETCD_LOG,
                 say=self._say,
                 wait_s=min(WAIT_S, self._config.job.join_timeout_s),
+                job=f"{self._config.run_id} {self._config.launch_id or ''}",
+                cluster_wait_s=self._config.job.join_timeout_s,
             ) as etcd,
             self._registered_to_the_end(etcd.client),
             anyio.create_task_group() as services,
@@ -225,7 +232,10 @@ class _Agent:
             feed = await stack.enter_async_context(Feed(etcd.client))
             me, mirror = self._identity(etcd, session.lease_id), Mirror()
             interpreter = Interpreter(
-                (Member(me, spec, mirror), Coordinator(me, spec, mirror)),
+                (
+                    Member(me, spec, mirror),
+                    Coordinator(me, spec, mirror, agree_s=self._config.workers.stop_timeout_s),
+                ),
                 mirror,
                 EtcdStore(etcd.client, feed),
                 self._ranks,
@@ -292,21 +302,12 @@ class _Agent:
         )
 
     async def _linger(self, etcd: Reached) -> None:
-        """An etcd started here outlives the job for as long as other agents have not read how it ended."""
-        if etcd.server is None or self._registered is None:
-            return
-        keys = AttemptKeys(self._config.run_id, self._registered.attempt)
-        with anyio.move_on_after(SERVER_LINGER_S):
-            async with Feed(etcd.client) as feed:
-                feed.set_scopes(frozenset({keys.nodes}))
-                others: set[str] = set()
-                async for item in feed:
-                    if isinstance(item, Listing):
-                        others = {held.key for held in item.items}
-                    elif isinstance(item, Deleted):
-                        others.discard(item.key)
-                    if not others:
-                        return
+        """What etcd runs here outlives the job for as long as other agents have not read how it ended."""
+        if etcd.member is not None and not self._finished:
+            await etcd.member.resign()  # the job goes on without this node
+        elif (etcd.server or etcd.member) is not None and self._registered is not None:
+            keys = AttemptKeys(self._config.run_id, self._registered.attempt)
+            await until_all_left(etcd.client, keys.nodes, SERVER_LINGER_S)
 
     async def _watch_server(self, server: EmbeddedServer) -> None:
         await server.exited.wait()
@@ -320,10 +321,20 @@ class _Agent:
 
         Those for the ranks are passed on and change nothing here.
         """
+        if threading.current_thread() is not threading.main_thread():
+            # Python delivers signals to the main thread alone: they are the embedding program's.
+            self._warn(
+                "started outside the main thread: signals are not handled here, nor passed on to ranks"
+            )
+            return
         for_ranks = self._config.workers.signals
-        with anyio.open_signal_receiver(*stopping(), *for_ranks) as signals:
+        resized = () if self._terminal() is None else (signal.SIGWINCH,)
+        with anyio.open_signal_receiver(*{*stopping(), *for_ranks, *resized}) as signals:
             async for number in signals:
                 name = signal.Signals(number).name
+                if number in resized:
+                    self._ranks.resize(self._terminal())
+                    continue
                 if number in for_ranks:
                     passed = self._ranks.signal(number)
                     self._say(
@@ -335,15 +346,18 @@ class _Agent:
                     self._ranks.kill()
                     everything.cancel()
                     return
-                stop_s = self._config.workers.stop_timeout_s
-                self._leave = LeaveRequested(number, boottime_s() + stop_s)
+                grace_s = self._config.workers.grace_s(time.time())
+                self._leave = LeaveRequested(number, boottime_s() + grace_s)
                 if self._interpreter is None:
                     self._say(f"{name}: stopping before this node was in the job")
                     everything.cancel()
                     return
-                grace_s = self._config.workers.stop_timeout_s
-                self._say(f"{name}: stopping; ranks have {grace_s:g} s (again to kill them now)")
+                self._say(f"{name}: stopping; ranks have {grace_s:.4g} s (again to kill them now)")
                 self._interpreter.tell(self._leave)
+
+    def _terminal(self) -> tuple[int, int] | None:
+        """Size of the terminal that ranks write to, None for pipes."""
+        return terminal_size(sys.stdout, pty=self._config.workers.pty)
 
     # People -------------------------------------------------------------------------------------------
 
@@ -359,7 +373,7 @@ class _Agent:
                     max_restarts=config.job.max_restarts,
                     folder=config.logs.folder,
                     tag=self._process.tag,
-                    terminal=terminal_size(sys.stdout, pty=config.workers.pty),
+                    terminal=self._terminal(),
                     familiar=config.logs.familiar,
                 )
             )
@@ -373,6 +387,19 @@ class _Agent:
         self._files.do(lambda: self._history.add(notice))
         if isinstance(notice, Finished) and not notice.outcome.success:
             self._files.do(lambda: self._reply(notice.outcome))
+
+    def _close_early(self, code: int, name: str) -> None:
+        """The summary of a job that a second signal ended on this node; what became of the others nobody knows."""
+        if self._registered is None or self._finished:
+            return
+        ended = Outcome(
+            success=False,
+            exit_code=code,
+            reason=f"ended on this node by {name}",
+            round=0,
+            decided_utc=now().utc,
+        )
+        self._screen.do(lambda: self._console.show(Finished(ended)))
 
     def _keep_end(self, number: int, end: RankEnd) -> None:
         self._files.do(lambda: self._history.add_end(number, end))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from nvrx_launcher.grace import within
 from nvrx_launcher.streams import NONE, SHOW_ALL, Shown
 
 if TYPE_CHECKING:
@@ -94,8 +95,9 @@ class WorkersConfig:
     """The ranks' command and how they are treated.
 
     `argv` is complete (interpreter included), `program` is the script, module or executable in it.
-    `stop_timeout_s` lies between SIGTERM and SIGKILL. A rank that
-    lives for `startup_grace_s` counts as ready. `omp_num_threads` is what OMP_NUM_THREADS is set to, None
+    `stop_timeout_s` lies between SIGTERM and SIGKILL; `end_unix_s` is when the scheduler ends the job anyway, in
+    seconds since 1970, None if unknown. A rank that lives for `startup_grace_s` counts as ready.
+    `omp_num_threads` is what OMP_NUM_THREADS is set to, None
     where the variable is left alone. `signals` are for the ranks alone. `virtual_local_rank`: each rank is
     told that it is the first of its node, with one GPU. `pty`: ranks write to a terminal of their own; None if
     the agent does. `interface`: the network interface that gloo and NCCL are told to use.
@@ -115,6 +117,11 @@ class WorkersConfig:
     cpus: tuple[tuple[int, ...], ...] = ()
     interface: str | None = None
     warm: WarmConfig = WarmConfig()
+    end_unix_s: float | None = None
+
+    def grace_s(self, unix_s: float) -> float:
+        """Seconds that ranks have whose stop begins at `unix_s`, in seconds since 1970."""
+        return within(self.stop_timeout_s, self.end_unix_s, unix_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from nvrx_async.hang.errors import PolicyError
 from nvrx_async.hang.policy import Action, HangPolicy, hang_policy
 from nvrx_async.job.records import JobSpec
-from nvrx_launcher import meeting, signals
+from nvrx_launcher import grace, meeting, signals
 from nvrx_launcher.config import (
     KILL_TIME_S,
     LaunchConfig,
@@ -113,7 +113,12 @@ def _workers(
         kind=kind,
         program=line.program[0],
         role=line.value("role"),
-        stop_timeout_s=line.value("workers_stop_timeout"),
+        stop_timeout_s=grace.granted_s(
+            line.value("workers_stop_timeout"),
+            environment,
+            notices,
+            by_user=line.given["workers_stop_timeout"].by_user,
+        ),
         startup_grace_s=line.value("startup_grace"),
         omp_num_threads=None if alone else 1,
         signals=signals.passed_on(line.value("signals_to_handle")),
@@ -121,6 +126,7 @@ def _workers(
         pty=_pty(line, slots),
         interface=line.value("interface") or None,
         warm=WarmConfig(_warm_count(line.value("warm_workers")), line.value("warm_imports")),
+        end_unix_s=grace.allocation_end(environment),
     )
 
 

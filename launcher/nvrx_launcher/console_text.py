@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from nvrx_async.job.records import End, Level, RankEnd
+from nvrx_async.job.records import CommandPhase, End, FaultKind, Level, RankEnd
 from nvrx_async.rounds.effects import (
+    Commanded,
     Finished,
     Interrupted,
     Judged,
@@ -51,6 +52,8 @@ def render(notice: Notice, story: Story, palette: Palette, now_s: float) -> list
             return [palette.warning(f"round {notice.round} is over: {clean(notice.reason)}")]
         case Judged():
             return _judged(notice.end, story, palette)
+        case Commanded():
+            return _commanded(notice, palette)
         case Finished():
             return summary(story.told(notice, now_s), notice.outcome, palette, now_s)
 
@@ -92,13 +95,23 @@ def details(end: RankEnd, palette: Palette) -> list[str]:
     return [*evidence(end), *([f"log {palette.path(end.log)}"] if end.log else [])]
 
 
+def _commanded(notice: Commanded, palette: Palette) -> list[str]:
+    command = notice.command
+    about = f" {command.node_id}" if command.node_id else ""
+    why = f" ({clean(command.reason)})" if command.reason else ""
+    head = f"{command.verb.value}{about}, asked by {clean(command.by)}{why}, is {command.phase.value}"
+    paint = palette.warning if command.phase is CommandPhase.DONE else palette.error
+    return [paint(f"{head}:") + f" {clean(command.answer)}"]
+
+
 def _judged(end: End, story: Story, palette: Palette) -> list[str]:
     culprit = end.root.host or end.root.node_id or "the lost node"
     then = _NEXT[end.level].format(next=end.number + 1, culprit=culprit)
     paint = palette.error if end.level is Level.STOP else palette.warning
     hint = advice(end.root, end.level, story.max_restarts)
     return [
-        paint(f"round {end.number} failed:") + f" {clean(end.root.sentence)}",
+        paint(f"round {end.number} {'ended' if end.root.kind is FaultKind.ASKED else 'failed'}:")
+        + f" {clean(end.root.sentence)}",
         f"next: {then}" + (f" ({clean(end.reason)})" if end.reason else ""),
         *([f"{palette.path('hint:')} {hint}"] if hint else []),
     ]

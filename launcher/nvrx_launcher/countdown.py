@@ -11,6 +11,8 @@ from nvrx_launcher.clock import boottime_s
 from nvrx_launcher.wording import duration, number_list
 
 EVERY_S = 5.0
+_NOW_S = 0.1
+"""As good as now."""
 
 
 class Countdown:
@@ -26,6 +28,7 @@ class Countdown:
 
     def begin(self, running: Callable[[], Sequence[int]], grace_s: float) -> None:
         """The ranks that `running` gives were told to end and will be killed after the grace (s)."""
+        self._over.set()  # an earlier stop is told no more
         self._running, self._kill_at_s, self._over = running, self._clock_s() + grace_s, anyio.Event()
         self._begun.set()
 
@@ -42,14 +45,22 @@ class Countdown:
 
     async def _tell(self) -> None:
         over = self._over
-        while (left_s := self._kill_at_s - self._clock_s()) > 0:
-            with anyio.move_on_after(min(EVERY_S, left_s)):
+        while True:
+            left_s = self._kill_at_s - self._clock_s()
+            with anyio.move_on_after(min(EVERY_S, left_s) if left_s > 0 else EVERY_S):
                 await over.wait()
             ranks = self._running()
             if over.is_set() or not ranks:
                 return
-            left_s = self._kill_at_s - self._clock_s()
             many = "ranks" if len(ranks) > 1 else "rank"
             run = "still run" if len(ranks) > 1 else "still runs"
-            then = f"SIGKILL in {duration(left_s)}" if left_s > 0.1 else "killed now"  # noqa: PLR2004 - as good as now
-            self._say(f"{many} {number_list(ranks)} {run} after SIGTERM, {then}")
+            self._say(f"{many} {number_list(ranks)} {run} {_when(self._kill_at_s - self._clock_s())}")
+
+
+def _when(left_s: float) -> str:
+    if left_s > _NOW_S:
+        return f"after SIGTERM, SIGKILL in {duration(left_s)}"
+    if left_s > -_NOW_S:
+        return "after SIGTERM, killed now"
+    # Either the kernel does not let go of it, or the keeper that should have killed it is stuck.
+    return f"{duration(-left_s)} after it should have been killed"

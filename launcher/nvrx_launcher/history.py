@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from nvrx_async.job.codec import encode
 from nvrx_async.job.records import RankEnd
-from nvrx_async.rounds.effects import Finished, Judged, Notice, RoundRunning
+from nvrx_async.rounds.effects import Commanded, Finished, Judged, Notice, RoundRunning
 
 
 class History:
@@ -20,6 +21,9 @@ class History:
         match notice:
             case Judged(end=end):
                 self._append(b"end", encode(end))
+            case Commanded(command_id=command_id, command=command):
+                told = b'{"record":"command","id":%s,' % json.dumps(command_id).encode()
+                self._file.append(told + encode(command)[1:] + b"\n")
             case Finished(outcome=outcome):
                 self._append(b"outcome", encode(outcome))
             case RoundRunning(assignment=assignment) if assignment is not None:

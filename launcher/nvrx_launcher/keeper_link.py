@@ -178,6 +178,10 @@ class Keeper:
         """Send a signal to all ranks that run, not to their helpers."""
         self._order("signal", round=round, signum=signum)
 
+    def resize(self, terminal: tuple[int, int]) -> None:
+        """Ranks that write to terminals find them with so many rows and columns, and get SIGWINCH."""
+        self._order("resize", terminal=terminal)
+
     def prepare(self, command: RankCommand, hook: Hook) -> None:
         """Start an idle process for a local rank: HookTold "ready", or IdleLost."""
         rank = {**_on_wire(command), "hook": asdict(hook)}

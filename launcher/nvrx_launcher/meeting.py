@@ -59,6 +59,11 @@ def _is_any_local_port(line: CommandLine) -> bool:
 def run_id(line: CommandLine, environment: Mapping[str, str], form: Shape) -> str:
     """The job's name; raises UsageError when several nodes have none."""
     given = line.value("rdzv_id")
+    if given == "":
+        raise UsageError(
+            f"{line.given['rdzv_id'].spelled} is empty",
+            "give the job a name; is the variable set that should hold it?",
+        )
     if given and given != "none":
         return checked("--rdzv-id", given)
     slurm_job = environment.get("SLURM_JOB_ID", "")

@@ -159,6 +159,7 @@ _FAILURE = (
         metavar="SECONDS",
         parse=values.seconds(),
         default=15.0,
+        default_text="15, or what $NVRX_TERMINATION_GRACE_S leaves",
         common=True,
         doc="Time between SIGTERM and SIGKILL when ranks are stopped.",
     ),

@@ -18,6 +18,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from nvrx_async.faults import RankState
+from nvrx_async.hang import flight_recorder
 from nvrx_async.hang.computed import merged
 from nvrx_async.hang.evidence import Asked, gather, sample
 from nvrx_async.hang.monitor import Finding, HangMonitor, Seen
@@ -61,10 +62,18 @@ class _Watched:
 
 
 class RankWatch:
-    """See the module. `policy` None: pages and socket only, nobody is judged."""
+    """See the module. `policy` None: pages and socket only, nobody is judged. `inherited`: the ranks' environment."""
 
-    def __init__(self, policy: HangPolicy | None, *, lease_ttl_s: float, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        policy: HangPolicy | None,
+        *,
+        lease_ttl_s: float,
+        warn: Callable[[str], None],
+        inherited: Mapping[str, str],
+    ) -> None:
         self._policy = policy
+        self._inherited = inherited
         self._pause_s = max(_LEAST_PAUSE_S, lease_ttl_s * _PAUSES_PER_TTL)
         self._warn = warn
         self._folder: Path | None = None
@@ -127,6 +136,7 @@ class RankWatch:
                 SOCKET_VARIABLE: str(self._folder / "agent.sock"),
                 PAGE_VARIABLE: pages[local_rank].path,
                 STACKS_VARIABLE: str(folder / "stacks.txt"),
+                **flight_recorder.variables(self._inherited, self._folder, folder),
             }
             for local_rank, folder in folders.items()
         }
@@ -259,7 +269,16 @@ class RankWatch:
             hung = watched.hung.get(local_rank)
             late_s = hung.late_s if hung else 0.0
             asked.append(
-                Asked(watched.rank(local_rank), host, speaks, page, folder, hung is not None, late_s)
+                Asked(
+                    watched.rank(local_rank),
+                    host,
+                    speaks,
+                    page,
+                    folder,
+                    hung is not None,
+                    late_s,
+                    watched.assignment.master_port,
+                )
             )
         return asked
 

@@ -6,6 +6,7 @@ Implements `nvrx_async.rounds.drivers.Ranks`. A keeper that dies is replaced; it
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -126,6 +127,14 @@ class NodeRanks:
         self._keeper.signal(self._round.assignment.round, number)
         return True
 
+    def resize(self, terminal: tuple[int, int] | None) -> None:
+        """The terminals of all ranks, and of those to come, have these rows and columns from now on."""
+        if self._job is None or terminal is None:
+            return
+        self._job = replace(self._job, terminal=terminal)
+        if self._keeper is not None:
+            self._keeper.resize(terminal)
+
     def kill(self) -> None:
         """Kill all ranks at once."""
         if self._round is not None:
@@ -230,7 +239,7 @@ class NodeRanks:
         self._stopped = max(self._stopped, number)
         self._watch.halt(number)
         if self._keeper is not None:
-            grace_s = self._workers.stop_timeout_s if grace else 0.0
+            grace_s = self._workers.grace_s(time.time()) if grace else 0.0
             self._keeper.stop(number, grace_s)
             self._countdown.begin(self._running, grace_s)
 

@@ -9,12 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
-import anyio
-import anyio.to_thread
-
 from nvrx_async.etcd import (
     AddressInUseError,
     AuthenticationError,
+    ClusterMember,
     Credentials,
     EmbeddedServer,
     EtcdClient,
@@ -26,6 +24,7 @@ from nvrx_async.etcd import (
 )
 from nvrx_async.etcd import EtcdConfig as ClientConfig
 from nvrx_launcher.addresses import is_own, own_address
+from nvrx_launcher.cluster import Meeting, reach_several, resolving
 from nvrx_launcher.config import EmbeddedEtcd, EtcdConfig
 from nvrx_launcher.errors import NotReadyError
 
@@ -41,12 +40,16 @@ WAIT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """etcd as this agent uses it. `server` is set where this agent runs it; `address` is this node's own."""
+    """etcd as this agent uses it. `server` is set where this agent runs it, `member` where it runs one of several.
+
+    `address` is this node's own.
+    """
 
     client: EtcdClient
     server: EmbeddedServer | None
     address: str
     where: str
+    member: ClusterMember | None = None
 
 
 @asynccontextmanager
@@ -58,8 +61,12 @@ async def reach(
     log_file: Path,
     say: Callable[[str], None],
     wait_s: float = WAIT_S,
+    job: str = "",
+    cluster_wait_s: float = WAIT_S,
 ) -> AsyncIterator[Reached]:
     """Connect, starting a server where the configuration asks for one. Waits for etcd up to `wait_s`.
+
+    A cluster that the nodes of `job` form is waited for up to `cluster_wait_s`: its nodes may come one by one.
 
     Raises:
         EtcdError: nothing answers, or the server does not start; the error names what was tried.
@@ -67,15 +74,27 @@ async def reach(
     """
     async with AsyncExitStack() as stack:
         server: EmbeddedServer | None = None
+        member: ClusterMember | None = None
+        credentials = _credentials(config, job_token)
         if config.embedded is EmbeddedEtcd.PRIVATE:
             server = await stack.enter_async_context(EmbeddedServer(log_file=log_file))
             client = await stack.enter_async_context(EtcdClient(ClientConfig((server.endpoint,))))
             await client.first_contact(wait_s)
+        elif len(config.endpoints) > 1:
+            settings, optional = _settings(config, credentials), config.user is None
+            may_start = config.embedded is EmbeddedEtcd.AUTO and config.tls is None
+            member, client = await reach_several(
+                stack,
+                Meeting(settings, job, log_file, may_start=may_start),
+                lambda timeout_s: _connected(stack, settings, timeout_s, optional=optional),
+                look_s=FIRST_LOOK_S,
+                wait_s=cluster_wait_s if may_start else wait_s,
+                say=say,
+            )
         else:
-            credentials = _credentials(config, job_token)
             server, client = await _find_or_start(stack, config, credentials, log_file, say, wait_s)
-        address = local_address or await _address(config, server)
-        yield Reached(client, server, address, _where(config, server))
+        address = local_address or await _address(config, server, member)
+        yield Reached(client, server, address, _where(config, server, member), member)
 
 
 async def _find_or_start(
@@ -125,7 +144,7 @@ async def _start(
     endpoint = parse_endpoint(config.endpoints[0])
     host = "127.0.0.1" if endpoint.host == "localhost" else endpoint.host
     if not is_loopback(host):
-        host = await _resolving(own_address, endpoint.host, endpoint.port)
+        host = await resolving(own_address, endpoint.host, endpoint.port)
     server = EmbeddedServer(host, endpoint.port, credentials=credentials, log_file=log_file)
     try:
         await stack.enter_async_context(server)
@@ -159,9 +178,9 @@ def _settings(config: EtcdConfig, credentials: Credentials | None) -> ClientConf
 
 async def _may_start(config: EtcdConfig) -> bool:
     """Whether nobody else can be meant: one endpoint, plain, and it names this host."""
-    if config.embedded is not EmbeddedEtcd.AUTO or len(config.endpoints) > 1 or config.tls is not None:
+    if config.embedded is not EmbeddedEtcd.AUTO or config.tls is not None:
         return False
-    return await _resolving(is_own, parse_endpoint(config.endpoints[0]).host)
+    return await resolving(is_own, parse_endpoint(config.endpoints[0]).host)
 
 
 def _credentials(config: EtcdConfig, job_token: str | None) -> Credentials | None:
@@ -173,15 +192,19 @@ def _credentials(config: EtcdConfig, job_token: str | None) -> Credentials | Non
     return None
 
 
-async def _address(config: EtcdConfig, server: EmbeddedServer | None) -> str:
+async def _address(
+    config: EtcdConfig, server: EmbeddedServer | None, member: ClusterMember | None = None
+) -> str:
     if config.embedded is EmbeddedEtcd.PRIVATE:
         return "127.0.0.1"
+    if member is not None:
+        return member.listen_ip
     if server is not None:
         return server.host
     failures = []
     for endpoint in map(parse_endpoint, config.endpoints):
         try:
-            return await _resolving(own_address, endpoint.host, endpoint.port)
+            return await resolving(own_address, endpoint.host, endpoint.port)
         except OSError as error:  # one member of a cluster may be gone, its name too
             failures.append(f"{endpoint.host}: {error.strerror or error}")
     raise NotReadyError(
@@ -190,12 +213,9 @@ async def _address(config: EtcdConfig, server: EmbeddedServer | None) -> str:
     )
 
 
-async def _resolving(look_up: Callable[[*Ts], T], *what: *Ts) -> T:
-    """Look up in a thread that may be left behind: a name server can take half a minute to say nothing."""
-    return await anyio.to_thread.run_sync(look_up, *what, abandon_on_cancel=True)
-
-
-def _where(config: EtcdConfig, server: EmbeddedServer | None) -> str:
+def _where(config: EtcdConfig, server: EmbeddedServer | None, member: ClusterMember | None) -> str:
+    if member is not None:
+        return f"etcd of {len(config.endpoints)} members on this job's nodes, {member.own.endpoint} here"
     if server is not None:
         return f"etcd {server.version} started here at {server.endpoint}"
     return f"etcd at {', '.join(config.endpoints)}"

@@ -90,7 +90,7 @@ def _who_killed(end: RankEnd, number: int) -> str:
     if number in _SIGNAL_MEANINGS:
         return f" ({_SIGNAL_MEANINGS[signal.Signals(number)]})"
     if end.by is EndedBy.SOMEONE_ELSE:
-        return " (sent by somebody else)"
+        return " (not sent by nvrx-launch)"
     return ""
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nvrx_async.etcd.client import EtcdClient, Lease, Status
+    from nvrx_async.etcd.cluster import ClusterPlan, PlannedMember, check_version, plan_cluster
     from nvrx_async.etcd.config import Credentials, Endpoint, EtcdConfig, Tls, is_loopback, parse_endpoint
     from nvrx_async.etcd.election import deposed, lead
     from nvrx_async.etcd.errors import (
@@ -32,8 +33,12 @@ if TYPE_CHECKING:
         TlsFileError,
         TxnTooLargeError,
         UnavailableError,
+        UnfitVersionError,
     )
     from nvrx_async.etcd.feed import Feed
+    from nvrx_async.etcd.member import ClusterMember, MemberSettings
+    from nvrx_async.etcd.member_folder import MemberFolder
+    from nvrx_async.etcd.roll import ListedMember, list_members
     from nvrx_async.etcd.server import EmbeddedServer, find_binary
     from nvrx_async.etcd.session import Session, boottime
 
@@ -41,6 +46,8 @@ __all__ = [
     "AddressInUseError",
     "AuthenticationError",
     "BinaryNotFoundError",
+    "ClusterMember",
+    "ClusterPlan",
     "ConfigurationError",
     "Credentials",
     "DeposedError",
@@ -54,9 +61,13 @@ __all__ = [
     "InvalidEndpointError",
     "Lease",
     "LeaseNotFoundError",
+    "ListedMember",
+    "MemberFolder",
+    "MemberSettings",
     "NoSpaceError",
     "OutcomeUnknownError",
     "PermissionDeniedError",
+    "PlannedMember",
     "RequestRefusedError",
     "ServerStartError",
     "Session",
@@ -66,12 +77,16 @@ __all__ = [
     "TlsFileError",
     "TxnTooLargeError",
     "UnavailableError",
+    "UnfitVersionError",
     "boottime",
+    "check_version",
     "deposed",
     "find_binary",
     "is_loopback",
     "lead",
+    "list_members",
     "parse_endpoint",
+    "plan_cluster",
 ]
 
 _HOME = {
@@ -79,6 +94,12 @@ _HOME = {
         "EtcdClient",
         "Lease",
         "Status",
+    ),
+    "nvrx_async.etcd.cluster": (
+        "ClusterPlan",
+        "PlannedMember",
+        "check_version",
+        "plan_cluster",
     ),
     "nvrx_async.etcd.config": (
         "Credentials",
@@ -111,8 +132,18 @@ _HOME = {
         "TlsFileError",
         "TxnTooLargeError",
         "UnavailableError",
+        "UnfitVersionError",
     ),
     "nvrx_async.etcd.feed": ("Feed",),
+    "nvrx_async.etcd.member": (
+        "ClusterMember",
+        "MemberSettings",
+    ),
+    "nvrx_async.etcd.member_folder": ("MemberFolder",),
+    "nvrx_async.etcd.roll": (
+        "ListedMember",
+        "list_members",
+    ),
     "nvrx_async.etcd.server": (
         "EmbeddedServer",
         "find_binary",

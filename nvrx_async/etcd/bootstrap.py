@@ -37,7 +37,8 @@ async def enable_users(endpoint: str, credentials: Credentials) -> None:
         auth: Any = stubs.AuthStub(channel)
         try:
             if not await _is_enabled(auth, credentials):
-                await _create(auth, _ROOT, secrets.token_urlsafe(32))
+                if credentials.user != _ROOT:
+                    await _create(auth, _ROOT, secrets.token_urlsafe(32))
                 await _create(auth, credentials.user, credentials.password)
                 await _call(auth.AuthEnable, messages.AuthEnableRequest())
         except grpc.aio.AioRpcError as error:

@@ -49,6 +49,7 @@ class Connection:
         self.lease: Any = stubs.LeaseStub(channel)
         self.auth: Any = stubs.AuthStub(channel)
         self.maintenance: Any = stubs.MaintenanceStub(channel)
+        self.cluster: Any = stubs.ClusterStub(channel)
 
     def is_ready(self) -> bool:
         """Whether the channel holds a connection now."""

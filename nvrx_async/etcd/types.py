@@ -6,7 +6,7 @@ Pure data without gRPC, so that machines can speak of transactions without doing
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 MAX_TXN_OPERATIONS = 128
 """etcd's default `--max-txn-ops`: at most so many compares, and so many operations, in one transaction."""
@@ -32,9 +32,11 @@ class Deleted:
     mod_revision: int
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Scope:
-    """What is read or watched: one key, or with `prefix` every key that begins with it."""
+class Scope(NamedTuple):
+    """What is read or watched: one key, or with `prefix` every key that begins with it.
+
+    A tuple, since machines look scopes up at every decision.
+    """
 
     key: str
     prefix: bool = False

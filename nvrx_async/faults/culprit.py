@@ -44,7 +44,7 @@ class RankState:
     `hung`: it was late itself. `hello`, `done`: it had connected, it had said that training is over. `step`: last
     it reported. `section`: its innermost open section but "step", and for how long. `silent_s`: since its last
     report. `state`: letter of proc_pid_stat(5) of its main thread. `frames`: Python stack of its training thread,
-    innermost first; empty if none could be had.
+    innermost first; empty if none could be had. `store`: what keeps it from the store that all ranks meet at.
     """
 
     rank: int
@@ -59,6 +59,7 @@ class RankState:
     silent_s: float = 0.0
     state: str = ""
     frames: tuple[Frame, ...] = ()
+    store: str = ""
 
     @property
     def waits(self) -> bool:
@@ -108,6 +109,7 @@ def as_extra(state: RankState) -> dict[str, Any]:
         "section_s": round(state.section_s, 3),
         "silent_s": round(state.silent_s, 3),
         "state": state.state,
+        "store": state.store,
         "frames": [[one.file, one.line, one.function] for one in _kept(state)],
     }
 
@@ -137,6 +139,7 @@ def from_extra(rank: int, host: str, extra: Mapping[str, Any]) -> RankState | No
         section_s=_number(raw.get("section_s")),
         silent_s=_number(raw.get("silent_s")),
         state=str(raw.get("state", "")),
+        store=str(raw.get("store", "")),
         frames=tuple(Frame(str(one[0]), int(one[1]), str(one[2])) for one in frames if _is_frame(one)),
     )
 
@@ -160,6 +163,9 @@ def culprit(states: Sequence[RankState]) -> Blame:
     busy = [one for one in stalled if not one.waits and (one.frames or one.section or not waiting)]
     if waiting and busy:
         return _blame([_least(busy)], _doing(_least(busy)), states)
+    astray = sorted((one for one in alive if one.store), key=lambda one: one.rank)
+    if astray:  # where rank 0 does not serve the store, none of the others can be connected to it
+        return _blame(astray[:1] if astray[0].rank == 0 else astray, astray[0].store, states)
     apart = _outlier(stalled)
     if apart is not None:
         return _blame([apart], f"{_doing(apart)}, apart from all others", states)

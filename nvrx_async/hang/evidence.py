@@ -2,7 +2,7 @@
 
 Python stacks by `faulthandler`, on the signal that the client registered (written by C code in the rank, so the
 GIL may be held by anybody); by `py-spy` where it is installed and the rank could not be asked; state and wait
-channel of each thread from /proc; what the rank reported last.
+channel of each thread from /proc; what the rank reported last; the dump of torch's flight recorder where it is on.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import anyio
 import orjson
 
 from nvrx_async.faults.culprit import Frame, RankState, as_extra
+from nvrx_async.hang.flight_recorder import dump
 from nvrx_async.hang.outside import STOPPED, Sample
+from nvrx_async.hang.store_contact import store_trouble
 from nvrx_async.ranklink.page import PageView
 
 LOOKS_AFTER_S = (0.03, 0.1, 0.3, 0.5)
@@ -38,7 +40,7 @@ _PY_SPY_FRAME = re.compile(r"^    (?P<function>.+) \((?P<file>.+):(?P<line>\d+)\
 class Asked:
     """A rank to be looked at. `page` is None where its page cannot be read; `folder` takes what is found.
 
-    `late_s`: how long after its deadline it was found hung.
+    `late_s`: how long after its deadline it was found hung. `store_port`: where the ranks of the round meet.
     """
 
     rank: int
@@ -48,15 +50,20 @@ class Asked:
     folder: Path
     hung: bool
     late_s: float = 0.0
+    store_port: int = 0
 
 
 async def gather(asked: Sequence[Asked], within_s: float) -> dict[int, RankState]:
     """State of each rank, by rank; what is not there in time is left out. Writes `hang.json` for each."""
     py_spy = await anyio.to_thread.run_sync(shutil.which, "py-spy")
     found: dict[int, RankState] = {}
+    dumps: dict[int, str] = {}
 
     async def one(rank: Asked) -> None:
         found[rank.rank] = await _state(rank, py_spy)
+
+    async def collectives(rank: Asked) -> None:
+        dumps[rank.rank] = await dump(rank.rank, rank.pid, rank.folder)
 
     for rank in asked:  # what /proc and the page say costs nothing: a rank has that at least
         found[rank.rank] = _reported(rank, ())
@@ -64,8 +71,9 @@ async def gather(asked: Sequence[Asked], within_s: float) -> dict[int, RankState
         async with anyio.create_task_group() as tasks:
             for rank in asked:
                 tasks.start_soon(one, rank)
+                tasks.start_soon(collectives, rank)
     with anyio.move_on_after(within_s):
-        await anyio.to_thread.run_sync(_write, asked, found, abandon_on_cancel=True)
+        await anyio.to_thread.run_sync(_write, asked, found, dumps, abandon_on_cancel=True)
     return found
 
 
@@ -75,7 +83,9 @@ async def _state(rank: Asked, py_spy: str | None) -> RankState:
     frames = _frames_of(text, rank.page.main_ident if rank.page else 0) if text else ()
     if not frames and py_spy is not None and rank.pid > 0:
         frames = await _by_py_spy(py_spy, rank)
-    return _reported(rank, frames)
+    state = _reported(rank, frames)
+    trouble = await anyio.to_thread.run_sync(store_trouble, rank.rank, rank.pid, rank.store_port, frames)
+    return replace(state, store=trouble)
 
 
 def _reported(rank: Asked, frames: tuple[Frame, ...]) -> RankState:
@@ -220,12 +230,13 @@ def _kernel(pid: int) -> list[dict[str, str]]:
 # Files, in threads ------------------------------------------------------------------------------------------
 
 
-def _write(asked: Sequence[Asked], found: dict[int, RankState]) -> None:
+def _write(asked: Sequence[Asked], found: dict[int, RankState], dumps: dict[int, str]) -> None:
     for rank in asked:
         about = {
             **as_extra(found[rank.rank]),
             "late_s": round(rank.late_s, 4),
             "pid": rank.pid,
+            "flight_recorder": dumps.get(rank.rank) or None,
             "threads": _kernel(rank.pid),
         }
         with contextlib.suppress(OSError):  # the state itself travels with the report

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 import types
 import typing
 from collections.abc import Callable, Hashable, Mapping
@@ -26,7 +27,12 @@ _LEAVES = frozenset({int, float, bool})
 
 def encode(record: Any) -> bytes:
     """Serialize a record, its unknown fields included."""
-    return orjson.dumps({"schema": SCHEMA, **_plain(record)})
+    try:
+        plain = {"schema": SCHEMA, **_fields_of(record)}
+        return orjson.dumps(plain, _fields_of, orjson.OPT_PASSTHROUGH_DATACLASS)
+    except TypeError:
+        # Something that orjson does not take as it is, such as a path that is no UTF-8.
+        return orjson.dumps({"schema": SCHEMA, **_plain(record)})
 
 
 def decode(cls: type[T], key: str, value: bytes) -> T:
@@ -71,6 +77,30 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _fields_of(value: Any) -> Any:
+    """What orjson does not know, one level deep."""
+    found = _field_reader(typing.cast("Hashable", type(value)))
+    if found is not None:
+        names, read, has_extra = found
+        plain = dict(zip(names, read(value), strict=True))
+        return {**value.extra, **plain} if has_extra and value.extra else plain
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is no record")
+
+
+@functools.cache
+def _field_reader(cls: Hashable) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]], bool] | None:
+    """Fields of a dataclass without `extra`, what reads them all at once, and whether it has an `extra`."""
+    names = _field_names(cls)
+    if names is None:
+        return None
+    known = tuple(name for name in names if name != "extra")
+    if len(known) == 1:
+        return known, lambda value: (getattr(value, known[0]),), known != names
+    return known, operator.attrgetter(*known), known != names
+
+
 @functools.cache
 def _field_names(cls: Hashable) -> tuple[str, ...] | None:
     """Names of a dataclass's fields; None for another class."""
@@ -111,19 +141,20 @@ def _record_reader(cls: type) -> Reader:
     fields = [field for field in dataclasses.fields(cls) if field.name != "extra"]
     nothing = dataclasses.MISSING
     needed = {f.name for f in fields if f.default is nothing and f.default_factory is nothing}
-    # A class may hold itself, so readers of its fields are looked up when they are first needed.
-    names = tuple(field.name for field in fields)
     keeps_extra = "extra" in hints
+    plan: list[tuple[str, Reader]] = []
 
     def read(raw: Any, name: str) -> Any:
         _expect(raw, dict, name)
+        if not plan:  # a class may hold itself, so readers of its fields are found when the first one is read
+            plan.extend([(field.name, _reader(hints[field.name])) for field in fields])
         known: dict[str, Any] = {}
-        for field in names:
+        for field, read_field in plan:
             if field in raw:
-                known[field] = _reader(hints[field])(raw[field], field)
+                known[field] = read_field(raw[field], field)
             elif field in needed:
                 raise KeyError(f"field {field} is missing")
-        if keeps_extra:
+        if keeps_extra and len(known) < len(raw):
             known["extra"] = {key: item for key, item in raw.items() if key not in hints}
         return cls(**known)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nvrx_async.etcd.types import Scope
 from nvrx_async.job.errors import InvalidNameError
@@ -39,17 +39,17 @@ class AttemptKeys:
 
     run_id: str
     attempt: int
+    base: str = field(init=False, repr=False, compare=False)
+    """Prefix of all keys of the attempt, with its slash."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "base", f"{ROOT}/{self.run_id}/{self.attempt}/")
 
     @classmethod
     def holding(cls, key: str) -> AttemptKeys:
         """The attempt that a key of it belongs to."""
         _, _, _, run_id, attempt, _ = key.split("/", 5)
         return cls(run_id, int(attempt))
-
-    @property
-    def base(self) -> str:
-        """Prefix of all keys of the attempt, with its slash."""
-        return f"{ROOT}/{self.run_id}/{self.attempt}/"
 
     @property
     def job(self) -> str:

@@ -27,6 +27,9 @@ PROBES = "probes"
 STOP = "stop"
 """Key of a round's `extra`: how far an agreed stop has come, as in `Stop`."""
 
+COMMANDS = "commands"
+"""Key of a round's `extra`: the latest commands that were answered, by id, for the consoles of all agents."""
+
 
 class Phase(Enum):
     """Where a round is."""
@@ -66,6 +69,8 @@ class FaultKind(Enum):
     EARLY_EXIT = "early_exit"
     CONNECTION_LOST = "connection_lost"
     STOPPED_BY_US = "stopped_by_us"
+    ASKED = "asked"
+    """No fault: a person or the policy asked for another round, or for the end."""
 
     @property
     def is_membership(self) -> bool:
@@ -359,6 +364,17 @@ class StopPhase(Enum):
     REFUSED = "refused"
 
 
+class Purpose(Enum):
+    """What an agreed stop is for, weakest first: one that is under way may be put to a stronger use."""
+
+    LEAVE = "leave"
+    """An agent leaves; the others may go on without it."""
+    RENEW = "renew"
+    """Another round follows: restart, growth, a node that is drained."""
+    FINISH = "finish"
+    """The job ends."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stop:
     """Key `rounds/<n>/stop`: somebody wants all ranks to stop.
@@ -370,6 +386,7 @@ class Stop:
     reason: str
     phase: StopPhase = StopPhase.ASKED
     step: int = -1
+    purpose: Purpose = Purpose.LEAVE
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -14,23 +14,30 @@ from nvrx_async.job.keys import AttemptKeys, current
 from nvrx_async.job.records import (
     Current,
     End,
+    Exclusion,
     FaultKind,
     Interrupt,
     JobSpec,
     Join,
+    Ledger,
     Level,
     Node,
     Outcome,
     Phase,
+    Purpose,
+    Root,
     Round,
     Seat,
     Stop,
+    StopPhase,
     StopVote,
     Struck,
 )
 from nvrx_async.job.round_record import round_as_extra
+from nvrx_async.rounds import commands
 from nvrx_async.rounds.effects import Campaign, Commit, Decision, Effect, Notify, Waiting
 from nvrx_async.rounds.events import Committed, Deposed, Elected, Event, LeaseGranted, Now, Refused
+from nvrx_async.rounds.exclusions import exclusions
 from nvrx_async.rounds.fencing import SETTLE_S, Judge, fenced_at, given_up_at, is_present
 from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.ladder import Verdict, next_level
@@ -43,12 +50,16 @@ from nvrx_async.rounds.root import find_root
 from nvrx_async.rounds.seal import Forming, Sealed, Wait, seal, unclear
 from nvrx_async.rounds.seating import keeps_seats
 from nvrx_async.rounds.sentences import node_fault
-from nvrx_async.rounds.stop_state import next_stop
+from nvrx_async.rounds.stop_state import next_stop, stop_in
 from nvrx_async.rounds.world import World, finished, last_world, registered_nodes, reports, seal_of
 
 FAILED = 1
 NEVER_READY = 3
 REQUEUE = 75
+IDLE = Decision((), None, "another agent leads")
+"""What all agents but one decide, at every event."""
+AGREE_S = 15.0
+"""How long ranks may take to end at an agreed step, unless the agent says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +72,33 @@ class _Case:
     judge: Judge
     nodes: dict[str, Node]
     world: World
+    exclusions: dict[str, Exclusion]
+
+    @property
+    def stop(self) -> Stop | None:
+        """The agreed stop of the round, if there is one for more than an agent that leaves."""
+        stop = stop_in(self.round.extra)
+        return stop if stop is not None and stop.purpose is not Purpose.LEAVE else None
 
 
 class Coordinator:
-    """See the module. Idle unless elected; one object for one life of the agent."""
+    """See the module. Idle unless elected; one object for one life of the agent.
 
-    def __init__(self, me: Identity, spec: JobSpec, mirror: Mirror, book: Book | None = None) -> None:
+    `agree_s`: how long ranks may take to end at an agreed step, after that they are stopped by SIGTERM.
+    """
+
+    def __init__(
+        self,
+        me: Identity,
+        spec: JobSpec,
+        mirror: Mirror,
+        book: Book | None = None,
+        *,
+        agree_s: float = AGREE_S,
+    ) -> None:
         self._me = me
         self._book = book or Book()
+        self._agree_s = agree_s
         self._spec = spec
         self._mirror = mirror
         self._office: Office | None = None
@@ -80,6 +110,7 @@ class Coordinator:
         self._resigned_to: str | None = None
         self._missing = Missing()
         self._forming_since_s: dict[int, float] = {}
+        self._stop_since_s: dict[int, float] = {}
         self._told: str | None = None
         self._effects: list[Effect] = []
         self._wake_at_s: float | None = None
@@ -101,6 +132,7 @@ class Coordinator:
             return frozenset(again)
         keys = office.keys
         wanted = again | {Scope(current(keys.run_id)), Scope(keys.outcome), Scope(keys.round), keys.nodes}
+        wanted |= {keys.controls, keys.exclusions}
         now_round = self._mirror.record(Round, keys.round)
         if now_round is not None:
             # The next round's scope is opened before it begins: members join it with their reports.
@@ -135,6 +167,8 @@ class Coordinator:
 
     def decide(self, now: Now) -> Decision:
         """What to do; see `Machine`."""
+        if self._office is None and self._resigned_to is None:
+            return IDLE
         self._effects, self._wake_at_s = [], None
         self._campaign_again()
         reason = self._decide(now)
@@ -167,8 +201,12 @@ class Coordinator:
         judge = self._judge(now, nodes, world, keys)
         if not judge.recorded and self._recorded_agent_lives(nodes, world):
             return self._resign(office)
-        case = _Case(now, now_round, office, judge, nodes, world)
-        return self._form(case) if now_round.phase is Phase.FORMING else self._watch_over(case)
+        barred = exclusions(self._mirror, keys, now.utc)
+        case = _Case(now, now_round, office, judge, nodes, world, barred)
+        return self._answer(case) or self._lead(case)
+
+    def _lead(self, case: _Case) -> str:
+        return self._form(case) if case.round.phase is Phase.FORMING else self._watch_over(case)
 
     def _judge(self, now: Now, nodes: Mapping[str, Node], world: World, keys: AttemptKeys) -> Judge:
         """What this coordinator's word counts: see `fencing`."""
@@ -207,12 +245,39 @@ class Coordinator:
         self._commit("resign", office.resignation(self._resigned_to, self._me.incarnation, self._me.lease))
         return "a recorded agent is there to lead"
 
+    # Commands -----------------------------------------------------------------------------------------
+
+    def _answer(self, case: _Case) -> str | None:
+        """Decide the oldest command of a person that has no answer; None if there is none."""
+        keys, number = case.office.keys, case.round.number
+        asked = commands.first_asked(self._mirror, keys.controls)
+        if asked is None:
+            return None
+        held, command = asked
+        seated = {seat.node_id for seat in case.world.seats}
+        following = number if case.round.phase is Phase.FORMING else number + 1
+        joins = self._mirror.records(Join, keys.joins(following))
+        facts = commands.Case(
+            round=case.round,
+            seats=case.world.seats,
+            nodes=case.nodes,
+            waiting=tuple(name for name in joins if name in case.nodes and name not in seated),
+            exclusions=case.exclusions,
+            interrupted=self._mirror.get(keys.interrupt(number)) is not None,
+            spec=self._spec,
+        )
+        answer = commands.answer(command, facts, case.now.utc)
+        self._commit("command", case.office.answer(case.round, held, answer))
+        return f"{command.verb.value} by {command.by}: {answer.command.phase.value}, {answer.command.answer}"
+
     # Forming ------------------------------------------------------------------------------------------
 
     def _form(self, case: _Case) -> str:
         number, now_s = case.round.number, case.now.s
         self._forming_since_s = {number: self._forming_since_s.get(number, now_s)}
         forming = self._forming(case, number, self._forming_since_s[number])
+        if case.stop is not None and case.stop.purpose is Purpose.FINISH:
+            return self._stop(case, forming, _asked_for(case.stop))
         result = seal(now_s, forming, case.judge, self._spec)
         if isinstance(result, Sealed):
             return self._seal(case, result)
@@ -237,6 +302,7 @@ class Coordinator:
             reports=reports(self._mirror, keys, before),
             done=finished(self._mirror, keys, before),
             missing_since_s=self._missing.since_s,
+            excluded=case.exclusions,
         )
 
     def _seal(self, case: _Case, sealed: Sealed) -> str:
@@ -270,12 +336,14 @@ class Coordinator:
         if lost is not None:
             return self._interrupt_lost(case, lost)
         if len(done) == len(seats):
-            return self._succeed(case)
+            return self._all_done(case)
         votes = self._mirror.records(StopVote, Scope(keys.stop_vote(number, ""), prefix=True))
         stop = next_stop(case.round, self._mirror.record(Stop, keys.stop(number)), votes, seats, done)
         if stop is not None:
             self._commit("stop", case.office.stop(case.round, stop))
             return f"round {number} is to stop: {stop.phase.value}, at step {stop.step}"
+        if case.stop is not None:
+            return self._end_for(case, case.stop)
         return self._strike(case, done) or f"round {number} runs"
 
     def _lost(self, case: _Case, expected: Sequence[Seat]) -> Seat | None:
@@ -306,6 +374,29 @@ class Coordinator:
             self._wake(at_s)
         return None
 
+    def _all_done(self, case: _Case) -> str:
+        """All ranks exited with 0: they finished, or they ended at the step that was agreed on."""
+        stop = case.stop
+        if stop is None or stop.phase is not StopPhase.AGREED:
+            return self._succeed(case)
+        verdict = _asked_for(stop, case.round.ledger)
+        end = self._end(case, _asked_root(stop.reason), verdict)
+        if stop.purpose is Purpose.FINISH:
+            return self._fail(case, verdict.exit_code or FAILED, stop.reason, end)
+        return self._restart(case, end, verdict)
+
+    def _end_for(self, case: _Case, stop: Stop) -> str:
+        """End the round by an interrupt where its ranks do not agree on a step, or take too long to come to it."""
+        number, now_s = case.round.number, case.now.s
+        self._stop_since_s = {number: self._stop_since_s.get(number, now_s)}
+        due_s = self._stop_since_s[number] + self._agree_s
+        if stop.phase is not StopPhase.REFUSED and now_s < due_s:
+            self._wake(due_s)
+            return f"round {number} stops at one step: {stop.reason}"
+        interrupt = Interrupt(self._me.node_id, FaultKind.ASKED, "", stop.reason, case.now.utc)
+        self._commit("interrupt", case.office.interrupt_asked(interrupt, number))
+        return f"round {number} is over: {stop.reason}"
+
     def _interrupt_lost(self, case: _Case, seat: Seat) -> str:
         reason = node_fault(FaultKind.NODE_LOST, seat.host, "its lease ended")
         interrupt = Interrupt(self._me.node_id, FaultKind.NODE_LOST, seat.node_id, reason, case.now.utc)
@@ -329,15 +420,25 @@ class Coordinator:
         missing = dict.fromkeys(unseen, "its lease ended")
         faults = {node_id: told[node_id] for node_id in reported}
         addresses = {node_id: node.address for node_id, node in case.nodes.items()}
-        root = find_root(faults, missing, interrupt, world.seats, done=done, addresses=addresses)
+        if interrupt.kind is FaultKind.ASKED:  # whatever ranks said on their way out came of that
+            root = _asked_root(interrupt.reason)
+        else:
+            root = find_root(faults, missing, interrupt, world.seats, done=done, addresses=addresses)
         nothing_ready = not any(end.ready for fault in faults.values() for end in fault.ends)
-        verdict = next_level(case.round.ledger, root, self._spec, nothing_ready=nothing_ready)
-        end = End(number, root, verdict.level, verdict.reason, case.now.utc, extra=round_as_extra(case.round))
+        if case.stop is not None and case.stop.purpose is Purpose.FINISH:
+            verdict = _asked_for(case.stop, case.round.ledger)
+        else:
+            verdict = next_level(case.round.ledger, root, self._spec, nothing_ready=nothing_ready)
+        end = self._end(case, root, verdict)
         if verdict.level in (Level.STOP, Level.REQUEUE):
-            return self._stop(case, end, verdict)
+            return self._stop(case, self._forming(case, number + 1, case.now.s), verdict, end)
         return self._restart(case, end, verdict)
 
     # What comes next ----------------------------------------------------------------------------------
+
+    def _end(self, case: _Case, root: Root, verdict: Verdict) -> End:
+        number, extra = case.round.number, round_as_extra(case.round)
+        return End(number, root, verdict.level, verdict.reason, case.now.utc, extra=extra)
 
     def _restart(self, case: _Case, end: End, verdict: Verdict) -> str:
         told = reports(self._mirror, case.office.keys, end.number)
@@ -355,12 +456,11 @@ class Coordinator:
         self._commit("end", case.office.next_round(case.round, end, following, case.world.absent(case.nodes)))
         return f"ending round {end.number}: {end.root.sentence}; {end.reason}"
 
-    def _stop(self, case: _Case, end: End, verdict: Verdict) -> str:
+    def _stop(self, case: _Case, forming: Forming, verdict: Verdict, end: End | None = None) -> str:
         """Like a seal, an outcome waits until nothing of the last world can live."""
-        forming = self._forming(case, end.number + 1, case.now.s)
         wait = unclear(case.now.s, forming.previous, forming, case.judge, self._spec)
         if wait is not None:
-            self._wait(wait, f"round {end.number} is over; {wait.reason}")
+            self._wait(wait, f"round {forming.number - 1} is over; {wait.reason}")
             return wait.reason
         return self._fail(case, verdict.exit_code or FAILED, verdict.reason, end)
 
@@ -408,3 +508,16 @@ class Coordinator:
     def _wake(self, at_s: float | None) -> None:
         if at_s is not None:
             self._wake_at_s = at_s if self._wake_at_s is None else min(self._wake_at_s, at_s)
+
+
+def _asked_root(reason: str) -> Root:
+    return Root(FaultKind.ASKED, reason, culprit=False)
+
+
+def _asked_for(stop: Stop, ledger: Ledger | None = None) -> Verdict:
+    """What follows a round that ended since it was asked to: nothing is billed."""
+    ledger = ledger or Ledger()
+    if stop.purpose is not Purpose.FINISH:
+        return Verdict(Level.IN_JOB, "asked for, not billed", ledger)
+    code = stop.extra.get("exit_code")
+    return Verdict(Level.STOP, stop.reason, ledger, code if isinstance(code, int) else commands.STOPPED)

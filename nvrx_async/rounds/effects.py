@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from nvrx_async.etcd.types import Scope, Txn
-from nvrx_async.job.records import Assignment, End, Node, Outcome, RankEnd
+from nvrx_async.job.records import Assignment, Command, End, Node, Outcome, RankEnd
 from nvrx_async.rounds.events import Event, Now
 from nvrx_async.rounds.promises import Peer, Question
 
@@ -181,13 +181,23 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
+class Commanded:
+    """A person's command was answered: who asked what and when, and what came of it."""
+
+    command_id: str
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The attempt has its outcome."""
 
     outcome: Outcome
 
 
-Notice: TypeAlias = Registered | Waiting | RoundRunning | RankFailed | Interrupted | Judged | Finished
+Notice: TypeAlias = (
+    Registered | Waiting | RoundRunning | RankFailed | Interrupted | Judged | Commanded | Finished
+)
 
 Effect: TypeAlias = (
     Commit

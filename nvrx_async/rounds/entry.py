@@ -302,7 +302,8 @@ def _different_spec(run_id: str, theirs: JobSpec, ours: JobSpec) -> str:
         f"run id {run_id} belongs to a living job with another specification\n"
         f"  its  {_spelled(theirs, differing)}\n"
         f"  ours {_spelled(ours, differing)}\n\n"
-        "hint: give this job its own --rdzv-id, or start all nodes of one job with the same options"
+        "hint: give this job its own --rdzv-id, or start all nodes of one job with the same options; "
+        f"if its agents were killed, it is free {theirs.lease_ttl_s + takeover_wait_s(theirs):g} s later"
     )
 
 

@@ -5,6 +5,7 @@ It knows nothing of rounds. Drivers are passed in, so that tests put a model in 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
@@ -94,11 +95,11 @@ class Interpreter:
             wake_at_s = self._clock().s
             while self._finish is None:
                 events = await self._next_events(wake_at_s)
-                now = self._clock()
+                now, began_s = self._clock(), time.monotonic()
                 self._observe(events, now)
                 wake_at_s = self._decide(tasks, now)
                 # A look at a thousand members takes a while; as long, their reports gather for the next one.
-                if (took_s := self._clock().s - now.s) > GATHER_S:
+                if (took_s := time.monotonic() - began_s) > GATHER_S:
                     await anyio.sleep_until(anyio.current_time() + took_s)
             tasks.cancel_scope.cancel()
             return self._finish
@@ -139,8 +140,7 @@ class Interpreter:
                 self._explain(f"{type(machine).__name__.lower()}: {decision}")
             for effect in decision.effects:
                 self._execute(effect, machine, tasks)
-            if decision.wake_at_s is not None:
-                wake_at_s = min(wake_at_s, decision.wake_at_s)
+            wake_at_s = min(wake_at_s, float("inf") if decision.wake_at_s is None else decision.wake_at_s)
         self._open_scopes()
         return wake_at_s
 

@@ -44,6 +44,8 @@ def next_level(ledger: Ledger, root: Root, policy: JobSpec, *, nothing_ready: bo
         policy: what all agents of the job agreed on.
         nothing_ready: no rank of the round was ready; asked only where `root` names no rank.
     """
+    if root.kind is FaultKind.ASKED:
+        return Verdict(Level.IN_JOB, "asked for, not billed", ledger)
     if root.kind.is_membership:
         spent = replace(ledger, membership=ledger.membership + 1)
         return Verdict(

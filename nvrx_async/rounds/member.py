@@ -23,14 +23,13 @@ from nvrx_async.job.records import (
     Phase,
     Round,
 )
+from nvrx_async.rounds import telling
 from nvrx_async.rounds.effects import (
     Commit,
     Decision,
     Effect,
     Finish,
     Finished,
-    Interrupted,
-    Judged,
     KillHung,
     Notice,
     Notify,
@@ -39,7 +38,6 @@ from nvrx_async.rounds.effects import (
     Registered,
     ReservePort,
     Revoke,
-    RoundRunning,
     StartRanks,
     StopRanks,
     Waiting,
@@ -258,7 +256,8 @@ class Member:
             return "the attempt has no round"
         if self._leave is not None:
             return self._go(now, now_round, registered, self._leave)
-        self._tell_of_rounds(now_round, registered)
+        for what, notice in telling.of_rounds(now_round, registered):
+            self._tell_once(what, notice)
         if self._ranks is not None:
             return self._tend(now, self._ranks, now_round, registered)
         return self._await_round(now, now_round, registered)
@@ -352,6 +351,8 @@ class Member:
 
     def _report(self, now: Now, ranks: OwnRanks, registered: Registration) -> str:
         """Write the final report; in the same step join the next round, since nothing lives in this one."""
+        if self._in_flight is not None:
+            return f"round {ranks.round} is over; {self._in_flight.tag} is being committed"
         node, number = registered.node, ranks.round
         joining = self._join_of(now, number + 1, registered)
         if joining is None and not self._unfit and self._leave is None:
@@ -410,14 +411,14 @@ class Member:
             return f"reading what this node runs in round {number}"
         seated = self._mirror.record(Assignment, key)
         if seated is None or seated.seat.incarnation != registered.node.incarnation:
-            self._tell_running(now_round, None)
+            self._tell_once(*telling.running(now_round, None))
             # Nothing of a spare lives in any round: it is ready for the next one before that begins.
             return f"spare in round {number}; {self._join(now, number + 1, registered)}"
         assignment = in_round(seated, now_round)
         if self._mirror.get(keys.interrupt(number)) is not None:
             self._ranks = OwnRanks(assignment, gone=True, stopping=True)
             return self._tend(now, self._ranks, now_round, registered)
-        self._tell_running(now_round, assignment)
+        self._tell_once(*telling.running(now_round, assignment))
         if now.s >= self._holding.good_until_s or self._keeper is None or not self._stands:
             return "waiting for a renewal of the lease, or a keeper, to start the ranks"
         self._ranks = OwnRanks(assignment, self._keeper)
@@ -581,19 +582,3 @@ class Member:
         if what not in self._told:
             self._told.add(what)
             self._effects.append(Notify(notice))
-
-    def _tell_running(self, now_round: Round, assignment: Assignment | None) -> None:
-        notice = RoundRunning(
-            now_round.number, now_round.nodes, now_round.world_size, assignment, now_round.why
-        )
-        self._tell_once(("running", now_round.number), notice)
-
-    def _tell_of_rounds(self, now_round: Round, registered: Registration) -> None:
-        keys = registered.keys
-        interrupt = self._mirror.record(Interrupt, keys.interrupt(now_round.number))
-        if interrupt is not None and interrupt.node_id != registered.node.node_id:
-            self._tell_once(
-                ("interrupted", now_round.number), Interrupted(now_round.number, interrupt.reason)
-            )
-        if now_round.verdict is not None:
-            self._tell_once(("judged", now_round.verdict.number), Judged(now_round.verdict))

@@ -30,7 +30,7 @@ class Mirror:
         self._known: set[Scope] = set()
         self._keys: dict[str, KeyValue] = {}
         self._gone_at: dict[str, int] = {}
-        self._decoded: dict[str, tuple[int, Any]] = {}
+        self._decoded: dict[str, Any] = {}
         self._indexes: dict[Scope, _Index] = {}
 
     def open(self, scopes: frozenset[Scope]) -> None:
@@ -75,6 +75,9 @@ class Mirror:
 
     def record(self, cls: type[T], key: str) -> T | None:
         """The key's value as a record, None if it does not exist."""
+        known = self._decoded.get(key)
+        if isinstance(known, cls):
+            return known
         held = self._keys.get(key)
         return self._decode(cls, held) if held else None
 
@@ -105,10 +108,10 @@ class Mirror:
     def _decode(self, cls: type[T], held: KeyValue) -> T:
         """Decode once for each write of a key: a coordinator looks at a thousand keys at every event."""
         known = self._decoded.get(held.key)
-        if known is not None and known[0] == held.mod_revision and isinstance(known[1], cls):
-            return known[1]
+        if isinstance(known, cls):
+            return known
         record = decode(cls, held.key, held.value)
-        self._decoded[held.key] = (held.mod_revision, record)
+        self._decoded[held.key] = record
         return record
 
     def _covered(self, key: str) -> bool:
@@ -137,6 +140,8 @@ class Mirror:
             self._gone_at[key] = revision
         else:
             # Equal revisions are one write: etcd's word on it replaces what `_own` assumed.
+            if held is None or held.mod_revision != revision:
+                self._decoded.pop(key, None)
             self._keys[key] = change
             self._gone_at.pop(key, None)
         self._enter(key)

@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from nvrx_async.etcd.types import Compare, CreatedAt, Delete, ModifiedAt, Operation, Put, Scope, Txn
+from nvrx_async.etcd.types import (
+    Compare,
+    CreatedAt,
+    Delete,
+    KeyValue,
+    ModifiedAt,
+    Operation,
+    Put,
+    Scope,
+    Txn,
+)
 from nvrx_async.job.codec import encode
 from nvrx_async.job.keys import AttemptKeys, current
 from nvrx_async.job.records import (
@@ -29,6 +39,7 @@ from nvrx_async.job.records import (
     Struck,
     WorldShard,
 )
+from nvrx_async.rounds.commands import Answer, with_told
 from nvrx_async.rounds.limits import limits_in
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.seal import Sealed
@@ -78,6 +89,28 @@ class Office:
         seal = seal_of(now_round)
         key = self.keys.struck(seal[0] if seal is not None else now_round.number, struck.node_id)
         return self._txn(self._as_seen(struck.node_id), then=(Put(key, encode(struck)),))
+
+    def interrupt_asked(self, interrupt: Interrupt, number: int) -> Txn:
+        """The round is over since somebody asked for that."""
+        key = self.keys.interrupt(number)
+        return self._txn(CreatedAt(key, 0), then=(Put(key, encode(interrupt)),))
+
+    def answer(self, now_round: Round, asked: KeyValue, answer: Answer) -> Txn:
+        """A command's answer with its effect, once: it must still be as it was asked."""
+        keys, extra = self.keys, now_round.extra
+        command_id = asked.key[len(keys.controls.key) :]
+        if answer.stop is not None:
+            extra = {**extra, STOP: stop_as_extra(answer.stop)}
+        told = replace(now_round, extra=with_told(extra, command_id, answer.command))
+        then: list[Operation] = [
+            Put(asked.key, encode(answer.command)),
+            Put(keys.round, encode(told)),
+        ]
+        if answer.exclude is not None:
+            then.append(Put(keys.excluded(answer.exclude.node_id), encode(answer.exclude)))
+        if answer.readmit is not None:
+            then.append(Delete(Scope(keys.excluded(answer.readmit))))
+        return self._txn(ModifiedAt(asked.key, asked.mod_revision), then=tuple(then))
 
     def stop(self, now_round: Round, stop: Stop) -> Txn:
         """How far an agreed stop has come, told to all in the round; one that is interrupted stops by itself."""

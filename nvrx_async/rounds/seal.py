@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nvrx_async.job.records import Done, Fault, FaultKind, JobSpec, Join, Node, Seat, Spare
+from nvrx_async.job.records import Done, Exclusion, Fault, FaultKind, JobSpec, Join, Node, Seat, Spare
 from nvrx_async.rounds.assign import Candidate, place, seats
 from nvrx_async.rounds.fencing import Judge, fenced_at, is_present
 
@@ -19,7 +19,10 @@ already form the round. One that does not come (unfit, frozen) costs no more tha
 
 @dataclass(frozen=True, slots=True)
 class Forming:
-    """What is known of a forming round. `missing_since_s` holds each member of the world before that is gone."""
+    """What is known of a forming round.
+
+    `missing_since_s` holds each member of the world before that is gone, `excluded` who takes no seat.
+    """
 
     number: int
     since_s: float
@@ -30,6 +33,7 @@ class Forming:
     reports: Mapping[str, Fault]
     done: Mapping[str, Done]
     missing_since_s: Mapping[str, float]
+    excluded: Mapping[str, Exclusion] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +75,23 @@ def seal(now_s: float, forming: Forming, judge: Judge, spec: JobSpec) -> Wait | 
     expired = now_s >= deadline_s
     if late and not expired:
         return Wait(f"{_names(late)} still to join", deadline_s)
-    candidates = _candidates(forming)
+    candidates, parked = _candidates(forming)
     places = place(candidates, forming.previous, spec.max_nodes)
     count = len(places.seated)
     if count < spec.min_nodes:
         lost = [seat.node_id for seat in forming.previous if seat.node_id not in forming.joins]
         detail = f"; {places.misfit}" if places.misfit else f"; missing: {_names(lost)}" if lost else ""
+        if parked:
+            detail += f"; excluded: {_names([one.node.node_id for one in parked])}"
         return Wait(f"{count} of {spec.min_nodes} nodes joined{detail}", deadline_s, expired)
     expected, wait_s = _newcomers(forming), forming.since_s + NEWCOMERS_WAIT_S
     if count < spec.max_nodes and expected and now_s < wait_s:
         return Wait(f"{_names(expected)} still to join", wait_s)
     last_call_s = forming.since_s + spec.last_call_s
     if forming.number == 0 and count < spec.max_nodes and now_s < last_call_s:
-        return Wait(f"{count} nodes joined, more may come (up to {spec.max_nodes})", last_call_s)
-    return _sealed(forming, places.seated, places.spares)
+        nodes = "1 node" if count == 1 else f"{count} nodes"
+        return Wait(f"{nodes} joined, more may come (up to {spec.max_nodes})", last_call_s)
+    return _sealed(forming, places.seated, (*places.spares, *parked))
 
 
 def unclear(
@@ -128,15 +135,21 @@ def _newcomers(forming: Forming) -> list[str]:
         node_id
         for node_id, node in forming.nodes.items()
         if node.incarnation not in (seated.get(node_id), joined.get(node_id))
+        and node_id not in forming.excluded
     ]
 
 
-def _candidates(forming: Forming) -> list[Candidate]:
-    return [
+def _candidates(forming: Forming) -> tuple[list[Candidate], list[Candidate]]:
+    """Who may take a seat, and who has joined but is excluded: it waits as a spare."""
+    joined = [
         Candidate(forming.nodes[node_id], join, forming.registered[node_id])
         for node_id, join in forming.joins.items()
         if node_id in forming.nodes and forming.nodes[node_id].incarnation == join.incarnation
     ]
+    return (
+        [one for one in joined if one.node.node_id not in forming.excluded],
+        [one for one in joined if one.node.node_id in forming.excluded],
+    )
 
 
 def _sealed(forming: Forming, seated: Sequence[Candidate], spares: Sequence[Candidate]) -> Sealed:

@@ -6,12 +6,22 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nvrx_async.job.records import STOP, Round, Seat, Stop, StopPhase, StopVote
+from nvrx_async.job.records import STOP, Purpose, Round, Seat, Stop, StopPhase, StopVote
+
+_FIELDS = frozenset({"by", "reason", "phase", "step", "purpose"})
+_STRENGTH = {purpose: place for place, purpose in enumerate(Purpose)}
 
 
 def stop_as_extra(stop: Stop) -> dict[str, Any]:
     """The stop as a round carries it."""
-    return {"by": stop.by, "reason": stop.reason, "phase": stop.phase.value, "step": stop.step}
+    return {
+        "by": stop.by,
+        "reason": stop.reason,
+        "phase": stop.phase.value,
+        "step": stop.step,
+        "purpose": stop.purpose.value,
+        **stop.extra,
+    }
 
 
 def stop_in(extra: Mapping[str, Any]) -> Stop | None:
@@ -19,13 +29,24 @@ def stop_in(extra: Mapping[str, Any]) -> Stop | None:
     raw = extra.get(STOP)
     if not isinstance(raw, Mapping) or raw.get("phase") not in {phase.value for phase in StopPhase}:
         return None
-    step = raw.get("step", -1)
+    step, purpose = raw.get("step", -1), raw.get("purpose")
     return Stop(
         str(raw.get("by", "")),
         str(raw.get("reason", "")),
         StopPhase(raw["phase"]),
         step if isinstance(step, int) else -1,
+        Purpose(purpose) if purpose in {one.value for one in Purpose} else Purpose.LEAVE,
+        {key: value for key, value in raw.items() if key not in _FIELDS},
     )
+
+
+def put_to_use(old: Stop | None, new: Stop) -> Stop:
+    """The stop that serves both: one under way is not begun anew, and the stronger purpose is followed."""
+    if old is None:
+        return new
+    if _STRENGTH[new.purpose] <= _STRENGTH[old.purpose]:
+        return old
+    return replace(new, phase=old.phase, step=old.step)
 
 
 def next_stop(

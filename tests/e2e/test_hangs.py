@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.hang_runs import repeated
 from support.stage import Agent, Stage
 
 PROGRAM = Path(__file__).parents[1] / "support" / "linked_program.py"
@@ -66,6 +67,19 @@ def test_a_hung_rank_is_found_explained_and_restarted(job: Stage, fault: dict[st
     if "NVRX_FAULTS" in fault:
         assert job.held()["0/round"].value["limits"]["section:step"] > 0, "what was learned is handed on"
     assert job.left() == []
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("kind", ["collective", "init", "save"])
+def test_a_hang_in_torch_is_found_and_its_culprit_named(job: Stage, kind: str) -> None:
+    """Row 70: who is missing where all others wait. All kinds, and many times: `repeat_hangs.py`."""
+    row = repeated(job, kind, times=1, timeout_s=4.0, startup_s=20.0)
+    assert not row.wrong, "\n".join(row.wrong)
+    assert (row.found, row.named, row.restarted) == (1, 1, 1), job.told()
+    sentence = job.held()["0/rounds/0/end"].value["root"]["sentence"]
+    assert "3 ranks wait for it" in sentence, sentence
+    if kind == "save":
+        assert "has been in section save for" in sentence
 
 
 def has_evidence(on: Stage, rank: int) -> bool:

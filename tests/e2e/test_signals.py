@@ -130,7 +130,7 @@ def test_a_rank_that_somebody_kills_is_recorded_so(job: Stage) -> None:
     agent = job.launch(options=("--nproc-per-node", "2"))
     os.kill(job.up(0, 2)[1].pid, signal.SIGKILL)
     assert agent.ends() == 1, job.told()
-    assert agent.said(r"rank 1 on \S+ was killed by SIGKILL \(sent by somebody else\)")
+    assert agent.said(r"rank 1 on \S+ was killed by SIGKILL \(not sent by nvrx-launch\)")
     kept = (job.folder / "logs" / job.run_id / "history.jsonl").read_text().splitlines()
     ends = [record for record in map(json.loads, kept) if record["record"] == "rank_end"]
     assert {(end["rank"], end["by"]) for end in ends} == {(0, "us"), (1, "someone_else")}

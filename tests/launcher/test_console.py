@@ -183,7 +183,7 @@ SEGFAULT = """
         (
             replace(RAISED, exit_code=None, signal=9, by=EndedBy.SOMEONE_ELSE, error=None, log=""),
             (
-                "nvrx 12:00:00 rank 1 on gpu07 was killed by SIGKILL (sent by somebody else), "
+                "nvrx 12:00:00 rank 1 on gpu07 was killed by SIGKILL (not sent by nvrx-launch), "
                 "6.8 s into round 0\n"
             ),
         ),

@@ -63,7 +63,7 @@ class Bench:
             output=Output(screen, self.out, self.err, boottime_s),
             warn=self.warnings.append,
             countdown=Countdown(self.warnings.append),
-            watch=RankWatch(None, lease_ttl_s=6, warn=self.warnings.append),
+            watch=RankWatch(None, lease_ttl_s=6, warn=self.warnings.append, inherited={}),
             keep=lambda number, end: self.kept.append((number, end)),
             crew=WarmCrew(workers, os.environ, say=self.warnings.append, explain=self.sentences.append),
         )

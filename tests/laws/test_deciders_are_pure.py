@@ -28,7 +28,13 @@ FORBIDDEN_CALLS |= {
 }
 
 ROOMS = {"nvrx_async.rounds", "nvrx_async.faults", "nvrx_async.hang"}
-INTERPRETER = {"nvrx_async.rounds.interpreter", "nvrx_async.rounds.committer", "nvrx_async.hang.evidence"}
+INTERPRETER = {
+    "nvrx_async.rounds.interpreter",
+    "nvrx_async.rounds.committer",
+    "nvrx_async.hang.evidence",
+    "nvrx_async.hang.flight_recorder",
+    "nvrx_async.hang.store_contact",
+}
 RECORDS = {"nvrx_async.job.records", "nvrx_async.job.keys", "nvrx_async.job.codec", "nvrx_async.etcd.types"}
 DECIDERS = [
     module

@@ -38,7 +38,8 @@ def test_h1_a_member_that_stops_slowly_is_waited_for(*, rule: bool, monkeypatch:
     world = running(Setup(agents=3, grace_s=8.0, work_s=60.0), seed=1)
     world.slow_kills = True
     if not rule:
-        monkeypatch.setattr(coordinator, "is_present", lambda *_: False)
+        for module in (coordinator, missing):
+            monkeypatch.setattr(module, "is_present", lambda *_: False)
         monkeypatch.setattr(seal, "unclear", lambda *_: None)
         monkeypatch.setattr(seal, "_will_join", lambda *_: False)
     fail_group_rank(world, 0)
@@ -367,7 +368,9 @@ def _none_absent(result: seal.Wait | seal.Sealed) -> seal.Wait | seal.Sealed:
 def test_h11_a_late_answer_is_not_credited_to_the_next_renewal(*, rule: bool) -> None:
     """The answer to renewal 1 comes after its time-out; renewal 2 is lost. T must count from renewal 1."""
     broken = 0
-    for seed in range(12):
+    for seed in range(12 if rule else 100):
+        if broken:
+            break
         setup = Setup(agents=3, work_s=60.0, credits_late_answers=not rule, drift=False)
         world = running(setup.with_spec(outage_limit_s=0.0), seed)
         world.run(2.0 + 0.3 * seed)

@@ -143,9 +143,15 @@ def test_what_newer_versions_noted_is_kept():
         assert decide(ledger, why, 2).ledger.extra == {"window": 3}
 
 
+def test_what_somebody_asked_for_is_billed_to_nobody():
+    ledger = Ledger(restarts=1, last_fingerprint="f")
+    verdict = decide(ledger, root(K.ASKED), 0)
+    assert (verdict.level, verdict.ledger, verdict.exit_code) == (Level.IN_JOB, ledger, None)
+
+
 ROOTS = st.builds(
     root,
-    st.sampled_from(FaultKind),
+    st.sampled_from([kind for kind in FaultKind if kind is not FaultKind.ASKED]),
     ready=st.booleans(),
     fingerprint=st.sampled_from([None, "f", "g"]),
     rank=st.booleans(),

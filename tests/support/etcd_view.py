@@ -9,7 +9,7 @@ import re
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,9 +51,20 @@ class EtcdView:
             for pair in answer.get("kvs", [])
         }
 
-    @contextmanager
-    def next_deletion(self, prefix: str) -> Iterator[Callable[[], None]]:
+    def put(self, key: str, value: dict[str, Any]) -> None:
+        """Write a key as a person would."""
+        self._call("/v3/kv/put", {"key": _coded(key), "value": _coded(json.dumps(value))})
+
+    def next_deletion(self, prefix: str) -> AbstractContextManager[Callable[[], None]]:
         """Watch from now on; what is given returns when a key has been deleted."""
+        return self._next(prefix, b"DELETE")
+
+    def next_change(self, prefix: str) -> AbstractContextManager[Callable[[], None]]:
+        """Watch from now on; what is given returns when a key has been written or deleted."""
+        return self._next(prefix, b'"events"')
+
+    @contextmanager
+    def _next(self, prefix: str, wanted: bytes) -> Iterator[Callable[[], None]]:
         connection = http.client.HTTPConnection(self.endpoint, timeout=WATCH_S)
         with closing(connection):
             last = prefix[:-1] + chr(ord(prefix[-1]) + 1)
@@ -63,7 +74,7 @@ class EtcdView:
             assert b'"created":true' in answer.readline()
 
             def wait() -> None:
-                while b"DELETE" not in answer.readline():
+                while wanted not in answer.readline():
                     pass
 
             yield wait

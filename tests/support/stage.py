@@ -192,6 +192,12 @@ class Stage:
         leader = min(found, key=lambda item: item.created).value["node_id"]
         return next(agent for agent in agents if agent.node == leader)
 
+    def ask(self, verb: str, node: str | None = None, *, name: str = "1", **extra: object) -> None:
+        """Ask the job for something, as `nvrx` does."""
+        command = {"schema": 1, "verb": verb, "by": "ada@desk", "reason": "maintenance", **extra}
+        asked = {**command, "asked_utc": "2026-01-01T00:00:00.000Z", "node_id": node, "phase": "asked"}
+        self.etcd.put(f"/nvrx/v1/{self.run_id}/0/control/{name}", asked)
+
     # Starting -----------------------------------------------------------------------------------------
 
     def launch(
@@ -221,16 +227,15 @@ class Stage:
 
     def run(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Agent:
         """Start `nvrx-launch` with exactly these arguments."""
+        return self.start(sys.executable, "-m", "nvrx_launcher", *arguments, environment=environment)
+
+    def start(self, *command: str, environment: Mapping[str, str] | None = None) -> Agent:
+        """Start a program that is, or embeds, an agent."""
         base = {
             name: value for name, value in os.environ.items() if not name.startswith(_OURS) or "TEST" in name
         }
         base[STAGE_MARK] = self.name
-        agent = Agent(
-            self,
-            [sys.executable, "-m", "nvrx_launcher", *arguments],
-            {**base, **(environment or {})},
-            f"{self.name}-{len(self.agents)}",
-        )
+        agent = Agent(self, command, {**base, **(environment or {})}, f"{self.name}-{len(self.agents)}")
         self.agents.append(agent)
         return agent
 

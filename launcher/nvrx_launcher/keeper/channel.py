@@ -29,6 +29,17 @@ def channel(terminal: Sequence[int] | None) -> tuple[int, int]:
     mode[output] &= ~termios.OPOST
     mode[local] &= ~(termios.ECHO | termios.ICANON)
     termios.tcsetattr(writer, termios.TCSANOW, mode)
-    rows, columns = terminal
-    fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    resize(writer, terminal)
     return reader, writer
+
+
+def resize(fd: int, terminal: Sequence[int]) -> None:
+    """Give the pseudo-terminal, of which `fd` is either end, other rows and columns.
+
+    Raises:
+        OSError: `fd` is no terminal.
+    """
+    import termios  # noqa: PLC0415 - see above
+
+    rows, columns = terminal
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

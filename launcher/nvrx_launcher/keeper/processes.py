@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` would cost the keeper a megabyte
     from collections.abc import Collection, Mapping
 
 _DEAD_STATES = frozenset("ZXx")
+_SIGWAIT = {"x86_64": b"128", "aarch64": b"137"}
+"""Numbers of the system call rt_sigtimedwait."""
+_SIGSET_BYTES = 8
 
 
 class Stat:
@@ -93,7 +97,29 @@ def expects(pid: int, signum: int) -> bool:
         for name, _, value in (line.partition(b":") for line in _read(f"/proc/{pid}/status").split(b"\n"))
         if name in (b"SigCgt", b"SigBlk", b"SigIgn")
     )
-    return any(mask >> (signum - 1) & 1 for mask in masks)
+    return any(mask >> (signum - 1) & 1 for mask in masks) or _waits_for(pid, signum)
+
+
+def _waits_for(pid: int, signum: int) -> bool:
+    """Whether its first thread is in `sigwait` for this signal.
+
+    Until it comes, the kernel does not tell of it as blocked. The set is in the process's memory, which its parent
+    may read.
+    """
+    number, address = (*_read(f"/proc/{pid}/syscall").split(), b"", b"")[:2]
+    if number != _SIGWAIT.get(os.uname().machine):
+        return False
+    try:
+        fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        mask = int.from_bytes(os.pread(fd, _SIGSET_BYTES, int(address, 16)), sys.byteorder)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return bool(mask >> (signum - 1) & 1)
 
 
 def ignores(pid: int, signum: int) -> bool:

@@ -11,12 +11,12 @@ import sys
 import warnings  # noqa: F401 - os.execvpe imports it, where the child may not be able to open a file
 
 from . import linux, processes
-from .channel import channel
+from .channel import channel, resize
 from .spool import Stream
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` would cost the keeper a megabyte
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any, NoReturn
 
     from .hook import Hook
@@ -94,6 +94,8 @@ class Rank:
         for name, fd in self._output.items():
             self.streams.append(Stream(self.local_rank, name, fd, spec[f"{name}_path"]))
         self._output = {}
+        if spec.get("terminal"):  # it may have become another size while the process was idle
+            self.resize(spec["terminal"])
 
     def last_words(self, size: int) -> bytes:
         """What a process that is no rank yet has written to stderr, at most the first `size` bytes."""
@@ -104,6 +106,15 @@ class Rank:
         with contextlib.suppress(BlockingIOError):
             return os.read(fd, size)
         return b""
+
+    def resize(self, terminal: Sequence[int]) -> None:
+        """Its terminals have these rows and columns now. They control no session, so the kernel tells nobody."""
+        for stream in self.streams:
+            if stream.fd >= 0 and os.isatty(stream.fd):
+                resize(stream.fd, terminal)
+        if self.pid and not self.reaped:
+            with contextlib.suppress(PermissionError):  # it became another user
+                os.kill(self.pid, signal.SIGWINCH)  # no harm to who does not know it
 
     def send(self, signum: int) -> None:
         """Send a signal to the rank; SIGTERM and SIGKILL also to its process group, as torchrun does.

@@ -1,7 +1,7 @@
 """The keeper's loop: one thread, one epoll, nothing that blocks but the write to a spool file.
 
-Orders (agent to keeper): `start`, `fence`, `stop`, `signal`, `seen`, `prepare`, `discard`. Reports: `ready`,
-`refused`, `started`, `exited`, `grew`, `fenced`, `warning`, `gone`, `hook`, `idle_lost`.
+Orders (agent to keeper): `start`, `fence`, `stop`, `signal`, `seen`, `prepare`, `discard`, `resize`. Reports:
+`ready`, `refused`, `started`, `exited`, `grew`, `fenced`, `warning`, `gone`, `hook`, `idle_lost`.
 `nvrx_launcher.keeper_link` is the other side.
 """
 
@@ -252,6 +252,9 @@ class Service:
                 self._nursery.prepare(message["rank"], self._dispositions, self._null_fd)
         elif order == "discard":
             self._nursery.discard(message["local_rank"])
+        elif order == "resize":
+            for rank in self._round.running if self._round else ():
+                rank.resize(message["terminal"])
         elif self._round is not None and self._round.number == message["round"]:
             self._reap()  # what ended before the order was not ended by it
             if order == "stop":

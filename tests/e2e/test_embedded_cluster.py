@@ -1,0 +1,174 @@
+"""etcd on the job's own nodes: three agents, each with a member; whichever is lost, the job goes on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.etcd_server import etcd_cluster
+from support.nodes import Nodes, member_endpoints
+from support.stage import Agent, stage
+
+pytestmark = pytest.mark.skipif(shutil.which("etcd") is None, reason="a cluster wants an etcd on PATH")
+
+OPTIONS = ("--nnodes", "3", "--nproc-per-node", "1", "--lease-ttl", "3")
+PATIENT = (*OPTIONS[:-1], "6")
+"""A lease that outlives the election of another leader."""
+NAMES = ("n0", "n1", "n2")
+
+
+@pytest.fixture
+def nodes() -> Iterator[Nodes]:
+    with stage(",".join(member_endpoints())) as made:
+        yield Nodes(made)
+
+
+def started(nodes: Nodes, *names: str, options: tuple[str, ...] = OPTIONS) -> list[Agent]:
+    return [nodes.start(name, options=options) for name in names]
+
+
+def finished(nodes: Nodes, number: int, *agents: Agent) -> None:
+    nodes.stage.finish(nodes.stage.up(number, 3))
+    assert [agent.ends() for agent in agents] == [0] * len(agents), nodes.stage.told()
+
+
+def test_three_agents_form_a_cluster_and_leave_nothing_of_it(nodes: Nodes) -> None:
+    agents = started(nodes, *NAMES)
+    nodes.stage.up(0, 3)
+    for agent in agents:
+        assert agent.said("etcd of 3 members on this job's nodes, 127.0.0.1:[0-9]+ here"), nodes.stage.told()
+    assert {nodes.endpoint_of(agent) for agent in agents} == set(nodes.endpoints)
+    folders = [nodes.data_of(agent) for agent in agents]
+    assert all(folder.stat().st_mode & 0o777 == 0o700 for folder in folders)
+    finished(nodes, 0, *agents)
+    assert not any(folder.exists() for folder in folders)
+    assert nodes.stage.left() == []
+
+
+def test_members_come_one_by_one_and_who_is_missing_is_named(nodes: Nodes) -> None:
+    (first,) = started(nodes, "n0")
+    one, two, three = nodes.endpoints
+    first.says(rf"etcd member {one} is up here; waiting for {two}, {three} \(2 of 3 are needed\)")
+    (second,) = started(nodes, "n1")
+    second.says("etcd of 3 members on this job.s nodes")
+    (third,) = started(nodes, "n2")
+    nodes.stage.up(0, 3)
+    finished(nodes, 0, first, second, third)
+
+
+@pytest.mark.parametrize("victim", ["runs_leader", "coordinates"])
+def test_a_lost_node_is_replaced_by_the_spare(nodes: Nodes, victim: str) -> None:
+    agents = started(nodes, *NAMES)
+    nodes.stage.up(0, 3)
+    spare = nodes.start("spare", options=OPTIONS)
+    spare.says("this node is spare|spare at|waits")
+    lost: Agent = getattr(nodes, victim)(*agents)
+    nodes.lose(lost)
+    nodes.stage.up(1, 3)
+    finished(nodes, 1, spare, *(agent for agent in agents if agent is not lost))
+
+
+def test_the_death_of_the_leaders_etcd_costs_no_rank(nodes: Nodes) -> None:
+    agents = started(nodes, *NAMES, options=PATIENT)
+    nodes.stage.up(0, 3)
+    for _ in range(2):
+        leader = nodes.runs_leader(*agents)
+        pid = nodes.member_of(leader)
+        assert pid is not None
+        before = leader.text.count("member is up again")
+        os.kill(pid, signal.SIGKILL)
+        nodes.stage.until(
+            lambda leader=leader, before=before: leader.text.count("member is up again") > before,
+            "the member is started again",
+        )
+    finished(nodes, 0, *agents)
+    assert {news.round for news in nodes.stage.news} == {0}, nodes.stage.told()
+
+
+def test_a_frozen_leader_costs_no_rank(nodes: Nodes) -> None:
+    agents = started(nodes, *NAMES, options=PATIENT)
+    nodes.stage.up(0, 3)
+    leader = nodes.runs_leader(*agents)
+    pid = nodes.member_of(leader)
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    nodes.stage.for_a_while(7)  # longer than a lease lives
+    others = [agent for agent in agents if agent is not leader]
+    assert nodes.runs_leader(*others) in others
+    os.kill(pid, signal.SIGCONT)
+    finished(nodes, 0, *agents)
+    assert {news.round for news in nodes.stage.news} == {0}, nodes.stage.told()
+
+
+@pytest.mark.parametrize("data", ["kept", "gone"])
+def test_an_agent_that_comes_back_brings_its_member_back(nodes: Nodes, data: str) -> None:
+    agents = started(nodes, *NAMES)
+    nodes.stage.up(0, 3)
+    lost, *others = agents
+    endpoint, folder = nodes.endpoint_of(lost), nodes.data_of(lost)
+    before = {member.ID for member in nodes.members(nodes.endpoint_of(others[0]))}
+    nodes.lose(lost)
+    lost.ends()
+    if data == "gone":
+        shutil.rmtree(folder)
+    (again,) = started(nodes, "n0")
+    nodes.stage.up(1, 3)
+
+    def whole() -> bool:
+        members = nodes.members(nodes.endpoint_of(others[0]))
+        return len(members) == 3 and all(one.name and not one.isLearner for one in members)
+
+    if data == "gone":
+        again.says("back without its data")
+    nodes.stage.until(whole, "three members with a vote")
+    assert nodes.endpoint_of(again) == endpoint
+    after = {member.ID for member in nodes.members(nodes.endpoint_of(others[0]))}
+    assert (after == before) == (data == "kept")
+    finished(nodes, 1, again, *others)
+    assert not folder.exists()
+
+
+def test_who_leaves_takes_its_member_out_so_that_the_last_one_still_decides(nodes: Nodes) -> None:
+    agents = started(nodes, *NAMES, options=("--nnodes", "1:3", *PATIENT[2:]))
+    nodes.stage.up(0, 3)
+    first, second, last = agents
+    first.signal(signal.SIGTERM)
+    assert first.ends() == 143, nodes.stage.told()
+    nodes.stage.up(1, 2)
+    assert len(nodes.members(nodes.endpoint_of(last))) == 2, nodes.stage.told()
+    second.signal(signal.SIGTERM)
+    assert second.ends() == 143, nodes.stage.told()
+    nodes.stage.finish(nodes.stage.up(2, 1))
+    assert last.ends() == 0, nodes.stage.told()
+
+
+def test_two_nodes_cannot_form_one() -> None:
+    with stage(",".join(member_endpoints(2))) as made:
+        agent = made.launch(options=OPTIONS)
+        assert agent.ends() == 2, made.told()
+        assert agent.said("2 members tolerate the loss of 0, as 1 would")
+        assert agent.said("name three or five")
+
+
+def test_the_wheels_etcd_is_refused(nodes: Nodes, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    agent = nodes.stage.launch(options=OPTIONS, environment={"PATH": str(tmp_path / "empty")})
+    assert agent.ends() == 3, nodes.stage.told()
+    assert agent.said("etcd 3.5.1 may lose acknowledged writes")
+
+
+def test_a_cluster_that_answers_gets_no_member_from_us() -> None:
+    with etcd_cluster(3) as members, stage(",".join(one.endpoint for one in members)) as made:
+        agent = made.launch(options=("--nnodes", "1"))
+        (rank,) = made.up(0, 1)
+        members[0].kill()  # its address is free now, and names this host
+        second = made.launch(options=("--nnodes", "1"), run_id=f"{made.run_id}-b")
+        (other,) = made.up(0, 1, run_id=f"{made.run_id}-b")
+        for one in (agent, second):
+            assert Nodes(made).member_of(one) is None
+        made.finish([rank, other])
+        assert [agent.ends(), second.ends()] == [0, 0], made.told()
