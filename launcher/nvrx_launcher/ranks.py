@@ -120,6 +120,11 @@ class NodeRanks:
         if self._keeper is not None:
             self._keeper.good_until(moment_s)
 
+    def extend(self, number: int, until_s: float) -> None:
+        """The ranks of this round, and no others, may live until this moment."""
+        if self._keeper is not None:
+            self._keeper.extend(number, until_s)
+
     def signal(self, number: int) -> bool:
         """Pass a signal on to all ranks that handle it; False if none runs."""
         if self._keeper is None or self._round is None:
