@@ -17,7 +17,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 CODE := $(wildcard nvrx_async launcher telemetry tests examples benchmarks)
 BENCHMARKS := $(sort $(wildcard benchmarks/[a-z]*.py))
 
-.PHONY: help setup etcd demo test unit soak repeat repeat-hangs soak-hangs laws lint format bench docs clean
+.PHONY: help setup etcd demo test unit soak repeat repeat-hangs repeat-nodes soak-hangs laws lint format bench docs clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -57,6 +57,9 @@ soak: $(READY) etcd ## the long runs (many more examples, repeated crashes)
 
 repeat: $(READY) etcd ## kill ranks again and again, count what survives (REPEAT_ARGS='--plain 50 --training 10')
 	@$(BIN)/python tests/e2e/repeat.py $(REPEAT_ARGS)
+
+repeat-nodes: $(READY) etcd ## lose nodes and their etcd members again and again (REPEAT_ARGS='--nodes 30 --leaders 10')
+	@$(BIN)/python tests/e2e/repeat_nodes.py $(REPEAT_ARGS)
 
 repeat-hangs: $(READY) etcd ## hang ranks again and again, count what is found (REPEAT_ARGS='--times 20 --kinds gil init')
 	@$(BIN)/python tests/e2e/repeat_hangs.py $(REPEAT_ARGS)

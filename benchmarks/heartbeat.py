@@ -1,24 +1,24 @@
 """What a report costs the training thread and the agent.
 
-    python benchmarks/heartbeat.py [--seconds S]
+    python benchmarks/heartbeat.py [--seconds S] [--peer FOLDER]
 
 Compared with a plain floor (a clock read), with a blocking socket client of the shape that most monitors have (length +
-pickle, `sendall`), and with NVIDIA's client where it is installed. Figures are printed, not judged.
+pickle, `sendall`), and with NVIDIA's client and its own monitor where that package is installed, in this environment or
+in FOLDER (`pip install --target FOLDER nvidia-resiliency-ext`). Figures are printed, not judged.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import pickle
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,13 +26,13 @@ PATHS = [str(path) for path in (ROOT, ROOT / "launcher", ROOT / "telemetry", ROO
 sys.path[:0] = PATHS
 os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, *filter(None, [os.environ.get("PYTHONPATH")])])
 
-from _table import machine, quantile, table  # noqa: E402 - found by the lines above
+from _calls import Cost, cost  # noqa: E402 - found by the lines above
+from _table import machine, table  # noqa: E402 - see above
 
 import nvrx_async  # noqa: E402 - see above
 from nvrx_async.ranklink.messages import PAGE_VARIABLE  # noqa: E402 - see above
 from nvrx_async.ranklink.page import Page  # noqa: E402 - see above
-
-BACK_TO_BACK, PACED, PAUSE_S = 20_000, 300, 0.01
+from nvrx_async.ranklink.rank import Rank  # noqa: E402 - see above
 
 RANK = """
 import nvrx_async, time
@@ -46,52 +46,51 @@ with nvrx_async.connect() as rank:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="how long the agent is observed")
+    parser.add_argument("--peer", default="", help="folder that holds nvidia-resiliency-ext")
     arguments = parser.parse_args()
     print(machine())
-    in_the_training_thread()
+    in_the_training_thread(arguments.peer)
     in_the_agent(arguments.seconds)
 
 
 # The training thread -------------------------------------------------------------------------------------------
 
 
-def in_the_training_thread() -> None:
-    rows = [row("clock read (floor)", time.monotonic_ns)]
+def in_the_training_thread(peer: str) -> None:
+    rows = [("clock read (floor)", *cost(time.monotonic_ns).shown)]
     page = Page.create(0, 0)
     os.environ[PAGE_VARIABLE] = page.path
     with nvrx_async.connect() as rank:
+        ours = cost(rank.heartbeat)
         rows += [
-            row("ours: heartbeat()", rank.heartbeat),
-            row("ours: progress()", lambda: rank.progress(step=7)),
-            row("ours: should_stop()", lambda: rank.should_stop(7)),
+            ("ours: heartbeat()", *ours.shown),
+            ("ours: progress()", *cost(lambda: rank.progress(step=7)).shown),
+            ("ours: section()", *cost(lambda: _section(rank)).shown),
+            ("ours: should_stop()", *cost(lambda: rank.should_stop(7)).shown),
         ]
     page.close()
-    rows.append(socket_client())
-    rows += nvidia()
+    rows.append(("pickle and sendall", *socket_client().shown))
+    theirs = nvidia(peer)
+    version = f" {theirs[2]}" if theirs else ""
+    rows.append((f"NVIDIA's client{version}: send_heartbeat()", *(theirs[0].shown if theirs else "---")))
     head = ("in the training thread", "back to back, µs", "paced, median µs", "paced, p99 µs")
     print(table(head, rows))
-
-
-def row(name: str, call: Callable[[], object]) -> tuple[str, str, str, str]:
-    begun = time.perf_counter()
-    for _ in range(BACK_TO_BACK):
-        call()
-    each = (time.perf_counter() - begun) / BACK_TO_BACK
-    paced = []
-    for _ in range(PACED):
-        time.sleep(PAUSE_S)
-        begun = time.perf_counter()
-        call()
-        paced.append(time.perf_counter() - begun)
-    return (
-        name,
-        f"{each * 1e6:.2f}",
-        f"{statistics.median(paced) * 1e6:.2f}",
-        f"{quantile(paced, 0.99) * 1e6:.2f}",
+    if theirs is None:
+        print("NVIDIA's client is not installed: pip install nvidia-resiliency-ext, or --peer FOLDER")
+        return
+    them, beats, _ = theirs
+    print(
+        f"ours is {ours.back_to_back_us / them.back_to_back_us:.3f} of theirs back to back, "
+        f"{ours.paced_us / them.paced_us:.3f} paced; with a stopped monitor theirs blocks after {beats} beats"
     )
 
 
-def socket_client() -> tuple[str, str, str, str]:
+def _section(rank: Rank) -> None:
+    with rank.section("save"):
+        pass
+
+
+def socket_client() -> Cost:
     """A frame of a pickled message into a socket that a thread reads: what a beat costs by the usual way."""
     ours, theirs = socket.socketpair()
 
@@ -107,20 +106,33 @@ def socket_client() -> tuple[str, str, str, str]:
         ours.sendall(len(body).to_bytes(4, "big") + body)
 
     try:
-        return row("pickle and sendall", beat)
+        return cost(beat)
     finally:
         ours.close()
         reader.join()
         theirs.close()
 
 
-def nvidia() -> list[tuple[str, str, str, str]]:
-    """The incumbent's client needs its monitor process; without the package there is nothing to compare."""
-    try:
-        import nvidia_resiliency_ext  # noqa: F401, PLC0415 - only whether it is there
-    except ImportError:
-        return [("NVIDIA's client", "not installed", "-", "-")]
-    return [("NVIDIA's client", "installed; its monitor is started by ft_launcher: measure there", "-", "-")]
+def nvidia(peer: str) -> tuple[Cost, int, str] | None:
+    """The incumbent's client with its own monitor, how many beats a stopped one takes, its version; None without it."""
+    paths = [*filter(None, [peer]), *PATHS]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    known = "import importlib.util, sys; sys.exit(importlib.util.find_spec('nvidia_resiliency_ext') is None)"
+    if subprocess.run([sys.executable, "-c", known], env=environment, check=False).returncode:
+        return None
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "_nvidia_client.py")],
+        env=environment,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    return (
+        Cost(found["back_to_back_us"], found["paced_us"], found["paced_p99_us"]),
+        found["beats"],
+        found["version"],
+    )
 
 
 # The agent ---------------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from nvrx_async.job.records import Outcome, RankEnd
 from nvrx_async.probe import ProbeServer, QuestionRefusedError
 from nvrx_async.rounds.coordinator import Coordinator
 from nvrx_async.rounds.effects import Finish, Finished, Notice, Registered, RoundRunning, Waiting
-from nvrx_async.rounds.events import LeaveRequested
+from nvrx_async.rounds.events import LeaveRequested, StopWanted
 from nvrx_async.rounds.holding import RETURN_LIMIT_S
 from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.interpreter import Interpreter
@@ -60,6 +60,7 @@ from nvrx_launcher.story import Story
 from nvrx_launcher.sweep import sweep_orphans, this_process
 from nvrx_launcher.tenure import PROMISE, Tenure
 from nvrx_launcher.terminal import terminal_size
+from nvrx_launcher.time_limit import time_limit
 from nvrx_launcher.warm import WarmCrew
 from nvrx_launcher.workers import RankJob
 
@@ -127,9 +128,16 @@ class _Agent:
             watch=self._watch,
             countdown=self._countdown,
             keep=self._keep_end,
-            crew=WarmCrew(config.workers, environment, say=self._say, explain=self._explain),
+            crew=WarmCrew(
+                config.workers,
+                environment,
+                say=self._say,
+                explain=self._explain,
+                quiet_in_s=self._watch.quiet_in_s,
+            ),
         )
         self._leave: LeaveRequested | None = None
+        self._stop_wanted: StopWanted | None = None
         self._interpreter: Interpreter | None = None
         self._tenure: Tenure | None = None
         self._book = Book()
@@ -182,6 +190,7 @@ class _Agent:
             self._say(f"job {self._config.run_id} on {socket.gethostname()}, {etcd.where}")
             await services.start(self._watch.serve)
             services.start_soon(self._countdown.serve)
+            services.start_soon(self._stop_before_the_limit)
             if etcd.server is not None:
                 services.start_soon(self._watch_server, etcd.server)
             await services.start(self._ranks.serve)
@@ -262,6 +271,8 @@ class _Agent:
             self._ranks.listen(interpreter.tell)
             if self._leave is not None:  # it came when the life before had ended already
                 interpreter.tell(self._leave)
+            if self._stop_wanted is not None:
+                interpreter.tell(self._stop_wanted)
             try:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(tenure.serve)
@@ -339,6 +350,17 @@ class _Agent:
         await server.exited.wait()
         log = self._config.logs.folder / ETCD_LOG
         self._warn(f"the etcd started here ended early (status {server.exit_status}); its last words: {log}")
+
+    async def _stop_before_the_limit(self) -> None:
+        """Ask for a stop of the whole job before the scheduler ends it; what the ranks need for that is theirs."""
+        workers = self._config.workers
+        limit = time_limit(workers.end_unix_s, workers.limit_margin_s, workers.stop_timeout_s, time.time())
+        if limit is None:
+            return
+        await anyio.sleep_until(anyio.current_time() + limit.after_s)
+        self._stop_wanted = limit.wanted
+        if self._interpreter is not None:
+            self._interpreter.tell(limit.wanted)
 
     # Signals ------------------------------------------------------------------------------------------
 

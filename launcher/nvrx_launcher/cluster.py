@@ -36,7 +36,6 @@ from nvrx_async.etcd import (
     find_binary,
     is_loopback,
     list_members,
-    parse_endpoint,
     plan_cluster,
 )
 from nvrx_async.etcd import EtcdConfig as ClientConfig
@@ -113,7 +112,7 @@ async def reach_several(
 async def _own_member(
     stack: AsyncExitStack, meeting: Meeting, client: EtcdClient | None, say: Callable[[str], None]
 ) -> ClusterMember | None:
-    endpoints = tuple(map(parse_endpoint, meeting.settings.endpoints))
+    endpoints = meeting.settings.parsed()
     if client is not None and (
         len(endpoints) not in SIZES or not await _is_ours(client, endpoints, meeting.job)
     ):
@@ -136,8 +135,8 @@ async def _own_member(
         raise
     if warning:
         say(f"warning: {warning}")
-    credentials = meeting.settings.credentials
-    if not is_loopback(found.listen_ip) and credentials is None:
+    credentials, tls = meeting.settings.credentials, meeting.settings.tls
+    if not is_loopback(found.listen_ip) and credentials is None and tls is None:
         say(
             f"warning: the etcd member at {found.own.endpoint} is open to everybody who reaches it; "
             "set NVRX_JOB_TOKEN to the same secret on all nodes to close it"
@@ -147,7 +146,7 @@ async def _own_member(
         found.own,
         found.folder,
         await stack.enter_async_context(EtcdClient(meeting.settings)),
-        MemberSettings(binary, found.listen_ip, meeting.log_file, credentials),
+        MemberSettings(binary, found.listen_ip, meeting.log_file, credentials, tls),
         formed=client is not None,
         say=say,
         warn=lambda text: say(f"warning: {text}"),

@@ -96,11 +96,12 @@ class WorkersConfig:
 
     `argv` is complete (interpreter included), `program` is the script, module or executable in it.
     `stop_timeout_s` lies between SIGTERM and SIGKILL; `end_unix_s` is when the scheduler ends the job anyway, in
-    seconds since 1970, None if unknown. A rank that lives for `startup_grace_s` counts as ready.
-    `omp_num_threads` is what OMP_NUM_THREADS is set to, None
-    where the variable is left alone. `signals` are for the ranks alone. `virtual_local_rank`: each rank is
-    told that it is the first of its node, with one GPU. `pty`: ranks write to a terminal of their own; None if
-    the agent does. `interface`: the network interface that gloo and NCCL are told to use.
+    seconds since 1970, None if unknown, and `limit_margin_s` how long before that all ranks are to stop by themselves,
+    None for not at all. A rank that lives for `startup_grace_s` counts as ready. `omp_num_threads` is what
+    OMP_NUM_THREADS is set to, None where the variable is left alone. `signals` are for the ranks alone.
+    `virtual_local_rank`: each rank is told that it is the first of its node, with one GPU. `pty`: ranks write to
+    a terminal of their own; None if the agent does. `interface`: the network interface that gloo and NCCL are told
+    to use.
     `cpus`: those that each local rank may run on, none where ranks are not bound.
     """
 
@@ -118,6 +119,7 @@ class WorkersConfig:
     interface: str | None = None
     warm: WarmConfig = WarmConfig()
     end_unix_s: float | None = None
+    limit_margin_s: float | None = None
 
     def grace_s(self, unix_s: float) -> float:
         """Seconds that ranks have whose stop begins at `unix_s`, in seconds since 1970."""

@@ -127,6 +127,7 @@ def _workers(
         interface=line.value("interface") or None,
         warm=WarmConfig(_warm_count(line.value("warm_workers")), line.value("warm_imports")),
         end_unix_s=grace.allocation_end(environment),
+        limit_margin_s=line.value("time_limit_margin"),
     )
 
 

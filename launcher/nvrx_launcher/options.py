@@ -22,6 +22,7 @@ GROUPS: Final = (SIZE, MEETING, PROGRAM, FAILURE, OUTPUT, NODE, ETCD, TORCHRUN, 
 
 DEFAULT_JOIN_TIMEOUT_S: Final = 600.0
 DEFAULT_LAST_CALL_S: Final = 30.0
+DEFAULT_LIMIT_MARGIN_S: Final = 60.0
 DEFAULT_HANG_TIMEOUT_S: Final = 600.0
 MIN_LEASE_TTL_S: Final = 3
 
@@ -56,7 +57,8 @@ _MEETING = (
         default=(),
         default_text="a private etcd for a single node",
         common=True,
-        doc="etcd, one address or several. The node that is named starts one there if none answers.",
+        doc="etcd, one address or several. If none answers, a node that is named starts one there; three or five "
+        "named nodes form a cluster.",
     ),
     torchrun(
         "--rdzv-id",
@@ -162,6 +164,14 @@ _FAILURE = (
         default_text="15, or what $NVRX_TERMINATION_GRACE_S leaves",
         common=True,
         doc="Time between SIGTERM and SIGKILL when ranks are stopped.",
+    ),
+    ours(
+        "--time-limit-margin",
+        group=FAILURE,
+        metavar="SECONDS|off",
+        parse=values.seconds_or_off(1),
+        default=DEFAULT_LIMIT_MARGIN_S,
+        doc="How long before Slurm's time limit all ranks stop at one step, where they ask should_stop.",
     ),
     torchrun(
         "--signals-to-handle",
@@ -354,7 +364,7 @@ _ETCD = (
         metavar="auto|off",
         parse=values.choice("auto", "off"),
         default="auto",
-        doc="Whether a node that --rdzv-endpoint names may start etcd there when none answers.",
+        doc="Whether nodes that --rdzv-endpoint names may start etcd, or members of a cluster, when none answers.",
     ),
     ours("--etcd-cacert", group=ETCD, metavar="FILE", doc="Authority that signed etcd's certificate (PEM)."),
     ours("--etcd-cert", group=ETCD, metavar="FILE", doc="Certificate shown to etcd (PEM)."),

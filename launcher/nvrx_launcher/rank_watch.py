@@ -31,6 +31,7 @@ from nvrx_async.rounds.events import Event, RankHung
 from nvrx_async.rounds.limits import limits_in
 from nvrx_launcher.clock import boottime_s
 from nvrx_launcher.link_folder import make_link_folder, remove_link_folder
+from nvrx_launcher.warm.quiet import quiet_in_s
 from nvrx_launcher.wording import duration
 
 EVIDENCE_WITHIN_S = 2.0
@@ -216,6 +217,11 @@ class RankWatch:
             for mark, moments in came.items()
             if moments and len(known[mark]) == len(moments)
         }
+
+    def quiet_in_s(self) -> float:
+        """When to look again whether ranks here save or evaluate, in seconds; 0: none does."""
+        pages = self._round.pages.values() if self._round is not None else ()
+        return quiet_in_s(page.view(time.monotonic_ns()) for page in pages)
 
     def explain_then(self, number: int, kill: Callable[[], None]) -> None:
         """Note what all ranks of the round do, for 2 s at most, then kill. The kill comes whatever happens."""

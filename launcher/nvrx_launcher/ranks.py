@@ -15,7 +15,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from nvrx_async.faults import HANG, EndFacts, classify, last_lines, rank_error, state_as_extra
-from nvrx_async.job.records import Assignment, EndedBy, FaultKind, Node, RankEnd, Seat
+from nvrx_async.job.records import IMPORTS, Assignment, EndedBy, FaultKind, Node, RankEnd, Seat
 from nvrx_async.rounds.events import (
     Event,
     KeeperLost,
@@ -230,6 +230,7 @@ class NodeRanks:
             self._gone_unstarted(FaultKind.STOPPED_BY_US, "stopped before it was started")
             return
         self._output.expect(assignment, commands)
+        self._crew.told(assignment.extra.get(IMPORTS))
         try:
             self._keeper.start_ranks(assignment.round, self._crew.dress(commands))
         except FrameError as error:
@@ -349,7 +350,7 @@ class NodeRanks:
         for end in ends:
             self._keep(number, end)
         learned, marks = self._watch.learned(number), self._watch.marks(number)
-        self._tell(RanksGone(number, tuple(ends), unkillable, learned, marks))
+        self._tell(RanksGone(number, tuple(ends), unkillable, learned, marks, self._crew.seen))
 
     def _gone_unstarted(self, kind: FaultKind, reason: str) -> None:
         running, self._round = self._round, None

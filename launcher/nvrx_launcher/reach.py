@@ -82,7 +82,8 @@ async def reach(
             await client.first_contact(wait_s)
         elif len(config.endpoints) > 1:
             settings, optional = _settings(config, credentials), config.user is None
-            may_start = config.embedded is EmbeddedEtcd.AUTO and config.tls is None
+            files = settings.tls
+            may_start = config.embedded is EmbeddedEtcd.AUTO and (files is None or files.serves)
             member, client = await reach_several(
                 stack,
                 Meeting(settings, job, log_file, may_start=may_start),

@@ -20,9 +20,17 @@ _ROOT = "root"
 async def wait_until_ready(endpoint: str) -> str:
     """The server's version, as soon as it answers. Cancel it when the server ends."""
     async with grpc.aio.insecure_channel(endpoint, options=OPTIONS) as channel:
-        maintenance: Any = stubs.MaintenanceStub(channel)
-        answer = await scoped(maintenance.Status(messages.StatusRequest(), wait_for_ready=True))
-        return str(answer.version)
+        return await version_when_ready(stubs.MaintenanceStub(channel))
+
+
+async def version_when_ready(maintenance: Any) -> str:
+    """The server's version, as soon as it answers on this stub's channel.
+
+    Raises:
+        grpc.aio.AioRpcError: the connection broke while it was asked.
+    """
+    answer = await scoped(maintenance.Status(messages.StatusRequest(), wait_for_ready=True))
+    return str(answer.version)
 
 
 async def enable_users(endpoint: str, credentials: Credentials) -> None:
@@ -34,19 +42,23 @@ async def enable_users(endpoint: str, credentials: Credentials) -> None:
         ServerStartError: the data know other users, or the server went away.
     """
     async with grpc.aio.insecure_channel(endpoint, options=OPTIONS) as channel:
-        auth: Any = stubs.AuthStub(channel)
-        try:
-            if not await _is_enabled(auth, credentials):
-                if credentials.user != _ROOT:
-                    await _create(auth, _ROOT, secrets.token_urlsafe(32))
-                await _create(auth, credentials.user, credentials.password)
-                await _call(auth.AuthEnable, messages.AuthEnableRequest())
-        except grpc.aio.AioRpcError as error:
-            raise ServerStartError(
-                f"the embedded etcd at {endpoint} could not be given its user",
-                evidence=(f"{error.code().name}: {error.details()}",),
-                hint="its data folder may hold the users of another job: use a new one",
-            ) from error
+        await enable_users_by(stubs.AuthStub(channel), endpoint, credentials)
+
+
+async def enable_users_by(auth: Any, endpoint: object, credentials: Credentials) -> None:
+    """As `enable_users`, over a channel that is there; several members may do it at once."""
+    try:
+        if not await _is_enabled(auth, credentials):
+            if credentials.user != _ROOT:
+                await _create(auth, _ROOT, secrets.token_urlsafe(32))
+            await _create(auth, credentials.user, credentials.password)
+            await _call(auth.AuthEnable, messages.AuthEnableRequest())
+    except grpc.aio.AioRpcError as error:
+        raise ServerStartError(
+            f"the embedded etcd at {endpoint} could not be given its user",
+            evidence=(f"{error.code().name}: {error.details()}",),
+            hint="its data folder may hold the users of another job: use a new one",
+        ) from error
 
 
 async def _is_enabled(auth: Any, credentials: Credentials) -> bool:

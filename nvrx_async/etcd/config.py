@@ -48,6 +48,11 @@ class Tls:
     key_file: Path | None = None
     server_name: str | None = None
 
+    @property
+    def serves(self) -> bool:
+        """Whether a server can use them too, and tell its clients by their certificates."""
+        return None not in (self.ca_file, self.cert_file, self.key_file)
+
     def __post_init__(self) -> None:
         if (self.cert_file is None) != (self.key_file is None):
             raise TlsFileError(

@@ -14,8 +14,8 @@ import anyio
 import anyio.to_thread
 
 from nvrx_async.etcd.background import leave
-from nvrx_async.etcd.bootstrap import enable_users, wait_until_ready
-from nvrx_async.etcd.config import Credentials, join_host_port
+from nvrx_async.etcd.bootstrap import enable_users_by, version_when_ready
+from nvrx_async.etcd.config import Credentials, Tls, join_host_port
 from nvrx_async.etcd.errors import (
     EtcdError,
     RequestRefusedError,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
+    from nvrx_async.etcd.channel import Connection
     from nvrx_async.etcd.client import EtcdClient
     from nvrx_async.etcd.cluster import ClusterPlan, PlannedMember
     from nvrx_async.etcd.member_folder import MemberFolder
@@ -60,12 +61,17 @@ _BAD_LOGIN = "authentication failed"
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
-    """What a member needs beside the plan. `listen_ip`: etcd listens on addresses, not on names."""
+    """What a member needs beside the plan.
+
+    `listen_ip`: etcd listens on addresses, not on names. `tls`: all three files; whoever connects needs a certificate
+    of the same authority.
+    """
 
     binary: Path
     listen_ip: str
     log_file: Path
     credentials: Credentials | None = None
+    tls: Tls | None = None
 
 
 class ClusterMember:
@@ -243,14 +249,14 @@ class ClusterMember:
     async def _answers(self) -> str:
         while True:
             try:
-                return await wait_until_ready(self._own_address)
+                return await version_when_ready(self._own_connection.maintenance)
             except grpc.aio.AioRpcError:
                 await anyio.sleep(_FIRST_PAUSE_S)  # it broke off: it ends, or tries again itself
 
     async def _ask_for_users(self, credentials: Credentials) -> None:
         while True:
             try:
-                await enable_users(self._own_address, credentials)
+                await enable_users_by(self._own_connection.auth, self.own.endpoint, credentials)
             except ServerStartError as error:
                 if any(_BAD_LOGIN in line for line in error.evidence):
                     raise
@@ -311,13 +317,15 @@ class ClusterMember:
 
     def _flags(self) -> list[str]:
         listen, own = self._settings.listen_ip, self.own
+        tls, scheme = self._settings.tls, "http" if self._settings.tls is None else "https"
         return [
             f"--name={own.name}",
             f"--data-dir={self._folder.data}",
-            f"--listen-client-urls=http://{join_host_port(listen, own.endpoint.port)}",
-            f"--advertise-client-urls=http://{own.endpoint.address}",
-            f"--listen-peer-urls=http://{join_host_port(listen, own.peer_port)}",
+            f"--listen-client-urls={scheme}://{join_host_port(listen, own.endpoint.port)}",
+            f"--advertise-client-urls={scheme}://{own.endpoint.address}",
+            f"--listen-peer-urls={scheme}://{join_host_port(listen, own.peer_port)}",
             f"--initial-advertise-peer-urls={own.peer_url}",
+            *([] if tls is None else _tls_flags(tls)),
             f"--initial-cluster-token={self.plan.token}",
             # A member that was cut off or restarted asks first whether others would elect it: the leader stays.
             "--pre-vote=true",
@@ -325,8 +333,10 @@ class ClusterMember:
         ]
 
     @property
-    def _own_address(self) -> str:
-        return join_host_port(self._settings.listen_ip, self.own.endpoint.port)
+    def _own_connection(self) -> Connection:
+        """To this node's member only, whichever one the client uses."""
+        own = self.own.endpoint.address
+        return next(one for one in self._client.caller.pool.connections if one.endpoint.address == own)
 
     async def _stop(self) -> None:
         if self._child is not None:
@@ -337,6 +347,20 @@ class ClusterMember:
 
 def _initial(cluster: str, state: str) -> list[str]:
     return [f"--initial-cluster={cluster}", f"--initial-cluster-state={state}"]
+
+
+def _tls_flags(tls: Tls) -> list[str]:
+    """One certificate a node: for clients, as a client of the other members, and among them."""
+    return [
+        f"--trusted-ca-file={tls.ca_file}",
+        f"--cert-file={tls.cert_file}",
+        f"--key-file={tls.key_file}",
+        "--client-cert-auth=true",
+        f"--peer-trusted-ca-file={tls.ca_file}",
+        f"--peer-cert-file={tls.cert_file}",
+        f"--peer-key-file={tls.key_file}",
+        "--peer-client-cert-auth=true",
+    ]
 
 
 def _listed_as(listed: tuple[ListedMember, ...], own: PlannedMember) -> ListedMember | None:

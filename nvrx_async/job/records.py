@@ -24,6 +24,9 @@ OF_ROUND = "of_round"
 PROBES = "probes"
 """Key of the first shard's `extra` of a world: at which address each recorded agent answers questions, by node id."""
 
+IMPORTS = "imports"
+"""Key of `extra` of rounds, assignments and reports: modules that ranks imported: file, variables changed before."""
+
 STOP = "stop"
 """Key of a round's `extra`: how far an agreed stop has come, as in `Stop`."""
 
@@ -334,7 +337,8 @@ class Interrupt:
 class Fault:
     """Key `rounds/<n>/faults/<node_id>`: what a member saw, once nothing of it runs in the round.
 
-    `unfit`: a process of the round survives SIGKILL; the node cannot join again.
+    `unfit`: a process of the round survives SIGKILL; the node cannot join again. `join`: it joins round n + 1 in
+    the same step, on the same terms as by a key: who has no `nodes/` key of that incarnation does not.
     """
 
     node_id: str
@@ -344,6 +348,7 @@ class Fault:
     kind: FaultKind | None = None
     detail: str = ""
     unfit: bool = False
+    join: Join | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

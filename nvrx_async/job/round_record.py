@@ -166,7 +166,10 @@ def round_record(keys: AttemptKeys, number: int, held: Mapping[str, bytes]) -> R
         interrupt=one(Interrupt, keys.interrupt(number)),
         reports=under(Fault, keys.fault(number, "")).values(),
         done=under(Done, keys.done(number, "")).values(),
-        joins=under(Join, keys.joins(number).key).values(),
+        joins=(
+            *under(Join, keys.joins(number).key).values(),
+            *(told.join for told in under(Fault, keys.fault(number - 1, "")).values() if told.join),
+        ),
         world=worlds.values(),
     )
 

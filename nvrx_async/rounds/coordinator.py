@@ -6,6 +6,7 @@ What it writes stands in `office`, what it reads of the last world in `world`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,7 +19,6 @@ from nvrx_async.job.records import (
     FaultKind,
     Interrupt,
     JobSpec,
-    Join,
     Ledger,
     Level,
     Node,
@@ -50,8 +50,8 @@ from nvrx_async.rounds.root import find_root
 from nvrx_async.rounds.seal import Forming, Sealed, Wait, seal, unclear
 from nvrx_async.rounds.seating import keeps_seats
 from nvrx_async.rounds.sentences import node_fault
-from nvrx_async.rounds.stop_state import next_stop, stop_in
-from nvrx_async.rounds.world import World, finished, last_world, registered_nodes, reports, seal_of
+from nvrx_async.rounds.stop_state import next_stop, stop_in, within_s
+from nvrx_async.rounds.world import World, finished, joined, last_world, registered_nodes, reports, seal_of
 
 FAILED = 1
 NEVER_READY = 3
@@ -108,7 +108,10 @@ class Coordinator:
         self._seals = 0
         self._in_flight: str | None = None
         self._resigned_to: str | None = None
+        self._world_for: tuple[tuple[int, str] | None, int, int] = (None, 0, 0)
+        self._world = World()
         self._missing = Missing()
+        self._missing_for: tuple[object, ...] = ()
         self._forming_since_s: dict[int, float] = {}
         self._stop_since_s: dict[int, float] = {}
         self._told: str | None = None
@@ -153,7 +156,7 @@ class Coordinator:
         match event:
             case Elected(key=key, create_revision=create_revision):
                 self._office = Office(AttemptKeys.holding(key), key, create_revision, self._mirror)
-                self._missing = Missing()
+                self._missing, self._missing_for = Missing(), ()
             case Deposed(key=key) if self._office is not None and self._office.key == key:
                 self._office = None  # a commit under way still is
             case LeaseGranted(lease=lease):
@@ -162,6 +165,25 @@ class Coordinator:
                 self._in_flight = None
             case _:
                 pass
+
+    def _last_world(self, keys: AttemptKeys, now_round: Round) -> World:
+        """The last world, put together anew only when one of its shards changed, or somebody was struck."""
+        seal, changed_at = seal_of(now_round), self._mirror.changed_at
+        now_for = (
+            seal,
+            changed_at(keys.worlds(*seal)) if seal is not None else 0,
+            changed_at(keys.all_struck(seal[0])) if seal is not None else 0,
+        )
+        if now_for != self._world_for:
+            self._world_for, self._world = now_for, last_world(self._mirror, keys, now_round)
+        return self._world
+
+    def _note_missing(self, now: Now, nodes: dict[str, Node], world: World, keys: AttemptKeys) -> None:
+        """Since when each recorded agent is not seen, looked at only when something changed."""
+        now_for = (self._mirror.changed_at(keys.nodes), *self._world_for)
+        if now_for != self._missing_for:
+            self._missing_for = now_for
+            self._missing.note(now.s, nodes, world, self._mirror, keys)
 
     # What to do ---------------------------------------------------------------------------------------
 
@@ -196,8 +218,8 @@ class Coordinator:
             return "the attempt is over"
         if now_round is None or now_round.phase is Phase.ENDED:
             return "the attempt has no round to lead"
-        nodes, world = registered_nodes(self._mirror, keys), last_world(self._mirror, keys, now_round)
-        self._missing.note(now.s, nodes, world, self._mirror, keys)
+        nodes, world = registered_nodes(self._mirror, keys), self._last_world(keys, now_round)
+        self._note_missing(now, nodes, world, keys)
         judge = self._judge(now, nodes, world, keys)
         if not judge.recorded and self._recorded_agent_lives(nodes, world):
             return self._resign(office)
@@ -212,7 +234,9 @@ class Coordinator:
         """What this coordinator's word counts: see `fencing`."""
         if not world.seats:
             return Judge(recorded=True, older_than_seal=True)
-        mine = next((node for node in nodes.values() if node.incarnation == self._me.incarnation), None)
+        mine = nodes.get(self._me.node_id)
+        if mine is None or mine.incarnation != self._me.incarnation:  # it was given another id
+            mine = next((node for node in nodes.values() if node.incarnation == self._me.incarnation), None)
         if mine is None:
             return Judge(recorded=False, older_than_seal=False)
         named = world.recorded.get(mine.node_id)
@@ -256,7 +280,7 @@ class Coordinator:
         held, command = asked
         seated = {seat.node_id for seat in case.world.seats}
         following = number if case.round.phase is Phase.FORMING else number + 1
-        joins = self._mirror.records(Join, keys.joins(following))
+        joins = joined(self._mirror, keys, following)
         facts = commands.Case(
             round=case.round,
             seats=case.world.seats,
@@ -292,7 +316,7 @@ class Coordinator:
         return Forming(
             number=number,
             since_s=since_s,
-            joins=self._mirror.records(Join, keys.joins(number)),
+            joins=joined(self._mirror, keys, number),
             nodes=case.nodes,
             registered={
                 held.key[len(keys.nodes.key) :]: held.create_revision
@@ -389,7 +413,7 @@ class Coordinator:
         """End the round by an interrupt where its ranks do not agree on a step, or take too long to come to it."""
         number, now_s = case.round.number, case.now.s
         self._stop_since_s = {number: self._stop_since_s.get(number, now_s)}
-        due_s = self._stop_since_s[number] + self._agree_s
+        due_s = self._stop_since_s[number] + within_s(stop, self._agree_s)
         if stop.phase is not StopPhase.REFUSED and now_s < due_s:
             self._wake(due_s)
             return f"round {number} stops at one step: {stop.reason}"
@@ -407,14 +431,10 @@ class Coordinator:
         """Judge an interrupted round once every member has reported or is lost."""
         keys, number, world = case.office.keys, case.round.number, case.world
         told = reports(self._mirror, keys, number)
-        reported = world.spoken_for(told)
-        silent = [
-            seat.node_id
-            for seat in world.seats
-            if seat.node_id not in reported and is_present(seat, case.nodes)
-        ]
+        silent = list(itertools.islice(world.silent(told, case.nodes), 8))
         if silent:
-            return f"round {number} is over; {', '.join(silent[:8])} still to report"
+            return f"round {number} is over; {', '.join(silent)} still to report"
+        reported = world.spoken_for(told)
         done = world.spoken_for(finished(self._mirror, keys, number))
         unseen = [seat.node_id for seat in world.seats if seat.node_id not in reported | done]
         missing = dict.fromkeys(unseen, "its lease ended")

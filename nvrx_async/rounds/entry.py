@@ -61,10 +61,11 @@ class Evict:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Nothing to do before `until_s` or a change."""
+    """Nothing to do before `until_s` or a change. `worth_telling`: people should know although no end is known."""
 
     reason: str
     until_s: float | None = None
+    worth_telling: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +126,10 @@ class Entrance:
         inside = self._inside(keys, mirror)
         if inside is not None:
             return inside
-        if self._me.attempt is not None and self._me.attempt != keys.attempt:
-            return Superseded(f"attempt {keys.attempt} replaced attempt {self._me.attempt}")
+        job = mirror.record(Job, keys.job)
+        replaced = self._replaced(keys, job)
+        if replaced is not None:
+            return replaced
         outcome = mirror.record(Outcome, keys.outcome)
         if outcome is not None:
             if self._me.attempt is not None:
@@ -134,12 +137,22 @@ class Entrance:
             if self._me.launch_id is not None and outcome.launch_id == self._me.launch_id:
                 return Adopt(outcome)
             return self._open(AttemptKeys(keys.run_id, keys.attempt + 1), mirror, now, Exists(keys.outcome))
-        job = mirror.record(Job, keys.job)
         if job is None:
             return Pause("reading the job's specification")
         if self._me.attempt is not None or self._same_launch(job.launch_id):
             return self._enter(keys, job, mirror, now)
         return self._enter_or_succeed(keys, job, mirror, now)
+
+    def _replaced(self, keys: AttemptKeys, job: Job | None) -> Entry | None:
+        """The end of an agent whose attempt or launch is not the job's any more."""
+        if self._me.attempt is not None and self._me.attempt != keys.attempt:
+            return Superseded(f"attempt {keys.attempt} replaced attempt {self._me.attempt}")
+        if job is not None and _restarted_by_scheduler(self._me.launch_id, job.launch_id):
+            return Refuse(
+                f"this agent belongs to launch {self._me.launch_id}, which launch {job.launch_id} of run id "
+                f"{keys.run_id} has replaced\n\nhint: end what the earlier launch left on this node"
+            )
+        return None
 
     def _enter_or_succeed(self, keys: AttemptKeys, job: Job, mirror: Mirror, now: Now) -> Entry:
         nodes = mirror.records(Node, keys.nodes)
@@ -149,7 +162,8 @@ class Entrance:
         if job.launch_id is not None and self._me.launch_id is not None and job.spec == self._spec:
             return Pause(
                 f"launch {job.launch_id} of run id {keys.run_id} still has nodes ({', '.join(sorted(nodes))}): "
-                "waiting until they are gone"
+                "waiting until they are gone",
+                worth_telling=True,
             )
         return self._enter(keys, job, mirror, now)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from nvrx_async.etcd.types import Deleted, KeyValue, Listing, Txn
 from nvrx_async.job.records import Mark, RankEnd
@@ -146,6 +146,7 @@ class RanksGone:
 
     `unkillable` names local ranks of which a process outlived SIGKILL by 10 s (then "gone" is not true of them).
     `learned`: limits in seconds for the hang detection of the next round. `marks`: moments of the start.
+    `imports`: what ranks were seen to import, for spares.
     """
 
     round: int
@@ -153,6 +154,7 @@ class RanksGone:
     unkillable: tuple[int, ...] = ()
     learned: Mapping[str, float] = field(default_factory=dict)
     marks: Mapping[Mark, float] = field(default_factory=dict)
+    imports: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Proof(Enum):
@@ -184,6 +186,19 @@ class LeaveRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class StopWanted:
+    """The job is to end at one step of all ranks, if they ask for one: its time runs out. It can be tried again.
+
+    `within_s`: so long they may take to reach it and to save; then those that still run get SIGTERM. `exit_code`: of
+    the job.
+    """
+
+    reason: str
+    within_s: float
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """A moment asked for by `Decision.wake_at_s` has come."""
 
@@ -208,5 +223,6 @@ Event: TypeAlias = (
     | RanksGone
     | Proven
     | LeaveRequested
+    | StopWanted
     | Tick
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nvrx_async.etcd.types import Put, Scope, Txn
+from nvrx_async.etcd.types import Scope, Txn
 from nvrx_async.faults import signal_name
 from nvrx_async.job.keys import current
 from nvrx_async.job.records import (
@@ -18,10 +18,12 @@ from nvrx_async.job.records import (
     FaultKind,
     Interrupt,
     JobSpec,
+    Join,
     Mark,
     Outcome,
     Phase,
     Round,
+    Stop,
 )
 from nvrx_async.rounds import telling
 from nvrx_async.rounds.effects import (
@@ -72,6 +74,7 @@ from nvrx_async.rounds.events import (
     RanksHeld,
     Refused,
     Renewed,
+    StopWanted,
 )
 from nvrx_async.rounds.following import Following
 from nvrx_async.rounds.holding import RETURN_LIMIT_S, Holding
@@ -81,7 +84,7 @@ from nvrx_async.rounds.own import InFlight, OwnFault, OwnRanks
 from nvrx_async.rounds.promises import Book
 from nvrx_async.rounds.registration import Registration
 from nvrx_async.rounds.seating import in_round
-from nvrx_async.rounds.stopping import Stopping
+from nvrx_async.rounds.stopping import Stopping, wish_of
 from nvrx_async.rounds.world import seal_of
 
 USAGE = 2
@@ -115,6 +118,7 @@ class Member:
         self._stands = True
         self._leave: LeaveRequested | None = None
         self._stopping = Stopping()
+        self._stop_wanted: StopWanted | None = None
         self._left = False
         self._asked_last = False
         self._others_stay = False
@@ -168,6 +172,8 @@ class Member:
                 self._entrance.proofs[incarnation], self._entrance.evidence[incarnation] = proof, evidence
             case LeaveRequested():
                 self._leave = self._leave or event
+            case StopWanted():
+                self._stop_wanted = event
             case KeeperReady(generation=generation):
                 self._keeper = generation
             case KeeperLost(generation=generation):
@@ -292,10 +298,10 @@ class Member:
                     self._revoked.add(lease)
                     self._effects.append(Revoke(lease))
                 return "ending a dead agent's lease"
-            case Pause(reason=reason, until_s=until_s):
+            case Pause(reason=reason, until_s=until_s, worth_telling=worth_telling):
                 self._wake(until_s)
-                if until_s is not None:
-                    self._tell_once(("waiting", reason), Waiting(reason, until_s))
+                if until_s is not None or worth_telling:  # once, not with each node that is waited for
+                    self._tell_once(("waiting", until_s and reason), Waiting(reason, until_s))
                 return reason
             case Adopt(outcome=outcome):
                 self._tell_once(("outcome",), Finished(outcome))
@@ -330,7 +336,7 @@ class Member:
                     self._tell_once(("failed", number), RankFailed(number, fault.end, self._me.host))
                 return self._interrupt(now, number, registered, fault)
         if not ranks.gone:
-            if not ranks.stopping and self._agree(registered):
+            if not ranks.stopping and self._agree(registered, wish_of(self._stop_wanted, registered)):
                 return "a stop is being agreed"
             return "ranks are being stopped" if ranks.stopping else "ranks are running"
         if interrupt is None:
@@ -359,7 +365,16 @@ class Member:
             return f"waiting for a port, or for a renewal, to join round {number + 1}"
         kind = FaultKind.NODE_LEFT if self._leave else FaultKind.KEEPER_LOST if ranks.keeper_lost else None
         extra, unfit = ranks.as_extra(now), self._unfit
-        report = Fault(node.node_id, node.incarnation, node.host, ranks.ends, kind, unfit=unfit, extra=extra)
+        report = Fault(
+            node.node_id,
+            node.incarnation,
+            node.host,
+            ranks.ends,
+            kind,
+            unfit=unfit,
+            join=joining,
+            extra=extra,
+        )
         if ranks.unkillable:
             unkillable = ", ".join(map(str, ranks.unkillable))
             self._tell_once(
@@ -367,7 +382,7 @@ class Member:
                 Waiting(f"a process of local rank {unkillable} outlives SIGKILL: this node joins no more"),
             )
         joins = number + 1 if joining else -1
-        self._commit("report", registered.report(number, report, joining), number, joins=joins)
+        self._commit("report", registered.report(number, report), number, joins=joins)
         return f"reporting on round {number}"
 
     # Rounds -------------------------------------------------------------------------------------------
@@ -387,11 +402,11 @@ class Member:
         joining = self._join_of(now, number, registered)
         if joining is None:
             return f"waiting for a port, or for a renewal, to join round {number}"
-        self._commit("join", registered.joins(joining), joins=number)
+        self._commit("join", registered.joins(number, joining), joins=number)
         return f"joining round {number}"
 
-    def _join_of(self, now: Now, number: int, registered: Registration) -> Put | None:
-        """The key that says: ready for `number`, nothing of mine lives before it. Only while T is ahead."""
+    def _join_of(self, now: Now, number: int, registered: Registration) -> Join | None:
+        """The word that says: ready for `number`, nothing of mine lives before it. Only while T is ahead."""
         if self._unfit or self._leave is not None:
             return None
         port = self._ports.get(number)
@@ -400,7 +415,7 @@ class Member:
             self._effects.append(ReservePort(number))
         if port is None or now.s >= self._holding.good_until_s:
             return None
-        return registered.join(number, port, now.utc)
+        return registered.join(port, now.utc)
 
     def _take_seat(self, now: Now, now_round: Round, registered: Registration) -> str:
         keys, number, seal = registered.keys, now_round.number, seal_of(now_round)
@@ -485,7 +500,8 @@ class Member:
         seated = ranks is not None and ranks.round == now_round.number and not self._is_done(ranks)
         if ranks is not None and seated and not ranks.stopping and now.s < leave.agree_until_s:
             self._wake(leave.agree_until_s)
-            if not ranks.gone and self._agree(registered, wanted=reason):
+            wanted = Stop(registered.node.node_id, reason)
+            if not ranks.gone and self._agree(registered, wanted):
                 return "leaving: all ranks of the job stop at one step"
         if ranks is not None:
             self._stop(ranks, grace=True, reason=reason)
@@ -529,7 +545,7 @@ class Member:
         self._asked_last = True
         return "leaving: writing the outcome if nobody stays"
 
-    def _agree(self, registered: Registration, *, wanted: str = "") -> bool:
+    def _agree(self, registered: Registration, wanted: Stop | None) -> bool:
         """Take the next step towards a stop of all ranks at one step; False when there is none to wait for."""
         ranks = self._ranks
         if ranks is None:

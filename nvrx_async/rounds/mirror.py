@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ class _Index:
 
     held: dict[str, KeyValue]
     undecoded: set[str]
+    changed_at: int
     records: dict[str, Any] = field(default_factory=dict)
 
 
@@ -32,6 +34,7 @@ class Mirror:
         self._gone_at: dict[str, int] = {}
         self._decoded: dict[str, Any] = {}
         self._indexes: dict[Scope, _Index] = {}
+        self._changes = itertools.count(1)
 
     def open(self, scopes: frozenset[Scope]) -> None:
         """Keep exactly these scopes; what lies in none of them is forgotten."""
@@ -97,12 +100,16 @@ class Mirror:
         index.undecoded.clear()
         return index.records
 
+    def changed_at(self, scope: Scope) -> int:
+        """A number that grows whenever something in the scope changed, for what is counted from it."""
+        return self._index(scope).changed_at
+
     def _index(self, scope: Scope) -> _Index:
         """What lies in a scope, kept while scopes stay as they are: a coordinator asks for it at every event."""
         index = self._indexes.get(scope)
         if index is None:
             held = {key: held for key, held in self._keys.items() if scope.covers(key)}
-            index = self._indexes[scope] = _Index(held, set(held))
+            index = self._indexes[scope] = _Index(held, set(held), next(self._changes))
         return index
 
     def _decode(self, cls: type[T], held: KeyValue) -> T:
@@ -151,6 +158,7 @@ class Mirror:
         for scope, index in self._indexes.items():
             if scope.covers(key):
                 index.undecoded.add(key)
+                index.changed_at = next(self._changes)
                 if held is None:
                     index.held.pop(key, None)
                 else:

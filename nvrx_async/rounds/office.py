@@ -23,7 +23,6 @@ from nvrx_async.etcd.types import (
 from nvrx_async.job.codec import encode
 from nvrx_async.job.keys import AttemptKeys, current
 from nvrx_async.job.records import (
-    LIMITS,
     PROBES,
     SEATS_PER_SHARD,
     STOP,
@@ -40,7 +39,7 @@ from nvrx_async.job.records import (
     WorldShard,
 )
 from nvrx_async.rounds.commands import Answer, with_told
-from nvrx_async.rounds.limits import limits_in
+from nvrx_async.rounds.limits import handed_on
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.seal import Sealed
 from nvrx_async.rounds.stop_state import stop_as_extra
@@ -213,7 +212,7 @@ def _assignment(now_round: Round, seat: Seat, sealed: Sealed) -> Assignment:
         group_world_size=len(sealed.seats),
         master_address=sealed.master.address,
         master_port=sealed.master.master_port,
-        extra={LIMITS: limits} if (limits := limits_in(now_round.extra)) else {},
+        extra=handed_on(now_round.extra),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nvrx_async.job.records import LIMITS, MARKS, Assignment, FaultKind, Mark, RankEnd
+from nvrx_async.job.records import IMPORTS, LIMITS, MARKS, Assignment, FaultKind, Mark, RankEnd
 from nvrx_async.job.times import earlier
 from nvrx_async.rounds.events import Now, RankEnded, RankHung, RanksGone
 from nvrx_async.rounds.sentences import node_fault, rank_ended
@@ -42,6 +42,7 @@ class OwnRanks:
     keeper_lost: bool = False
     hung: RankHung | None = None
     learned: Mapping[str, float] = field(default_factory=dict)
+    imports: Mapping[str, Any] = field(default_factory=dict)
     marks: dict[Mark, float] = field(default_factory=dict)
 
     @property
@@ -82,7 +83,8 @@ class OwnRanks:
         """
         marks = {**self.marks, Mark.REPORTED: now.s}
         moments = {f"{what.value}_utc": earlier(now.utc, now.s - at_s) for what, at_s in marks.items()}
-        return {**({LIMITS: self.learned} if self.learned else {}), MARKS: moments}
+        taught: dict[str, Any] = {LIMITS: self.learned, IMPORTS: self.imports}
+        return {**{key: value for key, value in taught.items() if value}, MARKS: moments}
 
     def _note_end(self, end: RankEnd) -> None:
         """A rank ended. Told again, or after all are gone, it says nothing new."""
@@ -92,7 +94,7 @@ class OwnRanks:
     def _note_gone(self, event: RanksGone) -> None:
         """No rank lives, and this is all the evidence of their ends."""
         self.ends, self.unkillable, self.gone = event.ends, event.unkillable, True
-        self.learned = event.learned
+        self.learned, self.imports = event.learned, event.imports
         self.marks.update(event.marks)
 
     def fault(self, host: str) -> OwnFault | None:

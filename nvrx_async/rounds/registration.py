@@ -56,16 +56,16 @@ class Registration:
         """Where it stands."""
         return self.keys.node(self.node.node_id)
 
-    def join(self, number: int, port: int, utc: str) -> Put:
-        """Ready for the round, and no process of this agent lives in one before it."""
+    def join(self, port: int, utc: str) -> Join:
+        """Ready for a round, and no process of this agent lives in one before it."""
         node = self.node
         marks = {f"{Mark.JOINED.value}_utc": utc}
-        join = Join(node.node_id, node.incarnation, node.address, port, extra={MARKS: marks})
-        return Put(self.keys.join(number, node.node_id), encode(join), self.lease)
+        return Join(node.node_id, node.incarnation, node.address, port, extra={MARKS: marks})
 
-    def joins(self, join: Put) -> Txn:
+    def joins(self, number: int, join: Join) -> Txn:
         """Nothing but a join, while the round is as seen."""
-        return self._txn(self._round_as_seen, then=(join,))
+        put = Put(self.keys.join(number, join.node_id), encode(join), self.lease)
+        return self._txn(self._round_as_seen, then=(put,))
 
     def interrupt(self, number: int, interrupt: Interrupt) -> Txn:
         """The round is over; the first to say so is heard, no coordinator is needed."""
@@ -77,18 +77,14 @@ class Registration:
         done = Done(self.node.node_id, self.node.incarnation, extra)
         return self._txn(self._round_as_seen, then=(Put(self.keys.done(number, done.node_id), encode(done)),))
 
-    def report(self, number: int, report: Fault, join: Put | None) -> Txn:
-        """What became of this agent's ranks in an interrupted round; in the same step it joins the next."""
+    def report(self, number: int, report: Fault) -> Txn:
+        """What became of this agent's ranks in an interrupted round; the same key joins the next one."""
         put = Put(self.keys.fault(number, self.node.node_id), encode(report))
-        return self._txn(
-            self._round_as_seen,
-            Exists(self.keys.interrupt(number)),
-            then=(put, join) if join else (put,),
-        )
+        return self._txn(self._round_as_seen, Exists(self.keys.interrupt(number)), then=(put,))
 
-    def stop(self, number: int, reason: str) -> Txn:
+    def stop(self, number: int, wish: Stop) -> Txn:
         """The wish that all ranks stop; several may have it, that changes nothing."""
-        put = Put(self.keys.stop(number), encode(Stop(self.node.node_id, reason)))
+        put = Put(self.keys.stop(number), encode(wish))
         return self._txn(*self._goes_on(number), then=(put,))
 
     def vote(self, number: int, step: int | None) -> Txn:

@@ -80,7 +80,10 @@ def seal(now_s: float, forming: Forming, judge: Judge, spec: JobSpec) -> Wait | 
     count = len(places.seated)
     if count < spec.min_nodes:
         lost = [seat.node_id for seat in forming.previous if seat.node_id not in forming.joins]
-        detail = f"; {places.misfit}" if places.misfit else f"; missing: {_names(lost)}" if lost else ""
+        # Of nodes that never came only the person knows the names: those that are here tell which they are.
+        here = [one.node.node_id for one in places.seated]
+        known = f"missing: {_names(lost)}" if lost else f"here: {_names(here)}" if here else ""
+        detail = f"; {places.misfit or known}" if places.misfit or known else ""
         if parked:
             detail += f"; excluded: {_names([one.node.node_id for one in parked])}"
         return Wait(f"{count} of {spec.min_nodes} nodes joined{detail}", deadline_s, expired)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nvrx_async.job.records import LIMITS, Assignment, Round
-from nvrx_async.rounds.limits import limits_in
+from nvrx_async.job.records import Assignment, Round
+from nvrx_async.rounds.limits import handed_on
 from nvrx_async.rounds.seal import Sealed
 from nvrx_async.rounds.world import World
 
@@ -30,5 +30,5 @@ def in_round(seated: Assignment, now_round: Round) -> Assignment:
         round=now_round.number,
         master_address=now_round.master_address or seated.master_address,
         master_port=now_round.master_port or seated.master_port,
-        extra={**seated.extra, LIMITS: limits} if (limits := limits_in(now_round.extra)) else seated.extra,
+        extra={**seated.extra, **handed_on(now_round.extra)},
     )

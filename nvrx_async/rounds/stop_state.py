@@ -8,6 +8,9 @@ from typing import Any
 
 from nvrx_async.job.records import STOP, Purpose, Round, Seat, Stop, StopPhase, StopVote
 
+WITHIN = "within_s"
+"""Key of `Stop.extra`: seconds that the ranks may take to reach the step and to save, where it is not the usual."""
+
 _FIELDS = frozenset({"by", "reason", "phase", "step", "purpose"})
 _STRENGTH = {purpose: place for place, purpose in enumerate(Purpose)}
 
@@ -38,6 +41,12 @@ def stop_in(extra: Mapping[str, Any]) -> Stop | None:
         Purpose(purpose) if purpose in {one.value for one in Purpose} else Purpose.LEAVE,
         {key: value for key, value in raw.items() if key not in _FIELDS},
     )
+
+
+def within_s(stop: Stop, usual_s: float) -> float:
+    """How long the ranks may take to end by themselves."""
+    told = stop.extra.get(WITHIN)
+    return float(told) if isinstance(told, int | float) and told >= 0 else usual_s
 
 
 def put_to_use(old: Stop | None, new: Stop) -> Stop:

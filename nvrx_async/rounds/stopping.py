@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nvrx_async.etcd.types import Txn
-from nvrx_async.job.records import Round, Stop, StopPhase
+from nvrx_async.job.records import Purpose, Round, Stop, StopPhase
 from nvrx_async.rounds.effects import Effect, HoldRanks, Notify, StopAtStep, Waiting
-from nvrx_async.rounds.events import RanksHeld
+from nvrx_async.rounds.events import RanksHeld, StopWanted
 from nvrx_async.rounds.registration import Registration
-from nvrx_async.rounds.stop_state import stop_in
+from nvrx_async.rounds.stop_state import WITHIN, stop_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,14 @@ class Step:
 
 NOTHING = Step(waits=False)
 WAIT = Step(waits=True)
+
+
+def wish_of(wanted: StopWanted | None, registered: Registration) -> Stop | None:
+    """The stop that ends the job, as the record that says so."""
+    if wanted is None:
+        return None
+    told = {"exit_code": wanted.exit_code, WITHIN: wanted.within_s}
+    return Stop(registered.node.node_id, wanted.reason, purpose=Purpose.FINISH, extra=told)
 
 
 class Stopping:
@@ -58,14 +66,14 @@ class Stopping:
         if number == self._round:
             self._asked, self._voted = self._asked or tag == "stop", self._voted or tag == "vote"
 
-    def next(self, registered: Registration, number: int, wanted: str) -> Step:
-        """What to do now. `wanted`: why this agent wants to stop, empty if it does not."""
+    def next(self, registered: Registration, number: int, wanted: Stop | None) -> Step:
+        """What to do now. `wanted`: the stop that this agent wants, if it does."""
         if self._round != number:
             self._forget(number)
         keys, mirror = registered.keys, registered.mirror
         now_round = mirror.record(Round, keys.round)
         stop = stop_in(now_round.extra) if now_round is not None and now_round.number == number else None
-        if mirror.get(keys.interrupt(number)) is not None or (stop is None and not wanted):
+        if mirror.get(keys.interrupt(number)) is not None or (stop is None and wanted is None):
             return NOTHING
         if self._agreed is not None:
             return WAIT if self._agreed else NOTHING
@@ -76,7 +84,7 @@ class Stopping:
             return Step(waits=True, effects=(HoldRanks(number),))
         if self._held is None or self._voted or (stop is None and self._asked):
             return WAIT
-        if stop is not None:
+        if stop is not None or wanted is None:
             return Step(waits=True, tag="vote", txn=registered.vote(number, self._held.step))
         if self._held.step is None:  # ranks that do not ask cannot be told
             self._agreed = False

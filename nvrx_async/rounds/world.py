@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from nvrx_async.etcd.types import Scope
 from nvrx_async.job.keys import AttemptKeys
-from nvrx_async.job.records import Done, Fault, Node, Phase, Round, Seat, Spare, Struck, WorldShard
+from nvrx_async.job.records import Done, Fault, Join, Node, Phase, Round, Seat, Spare, Struck, WorldShard
 from nvrx_async.rounds.fencing import is_present
 from nvrx_async.rounds.mirror import Mirror
 
@@ -24,10 +24,12 @@ class World:
     sealed_at: int = 0
     struck: frozenset[str] = frozenset()
 
-    @property
-    def recorded(self) -> dict[str, str]:
-        """Incarnation of each agent that the world names and nobody struck, by node id."""
-        return {one.node_id: one.incarnation for one in self.named if one.incarnation not in self.struck}
+    recorded: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    """Incarnation of each agent that the world names and nobody struck, by node id."""
+
+    def __post_init__(self) -> None:
+        named = {one.node_id: one.incarnation for one in self.named if one.incarnation not in self.struck}
+        object.__setattr__(self, "recorded", named)
 
     @property
     def named(self) -> tuple[Seat | Spare, ...]:
@@ -37,6 +39,13 @@ class World:
     def absent(self, nodes: dict[str, Node]) -> tuple[str, ...]:
         """Members whose registration is gone or another incarnation's."""
         return tuple(seat.node_id for seat in self.seats if not is_present(seat, nodes))
+
+    def silent(self, records: Mapping[str, Fault], nodes: dict[str, Node]) -> Iterator[str]:
+        """Members that are there, of which there is no record of the incarnation that was seated."""
+        for seat in self.seats:
+            record = records.get(seat.node_id)
+            if (record is None or record.incarnation != seat.incarnation) and is_present(seat, nodes):
+                yield seat.node_id
 
     def spoken_for(self, records: Mapping[str, Fault | Done]) -> set[str]:
         """Members of which there is a record of the incarnation that was seated."""
@@ -82,6 +91,14 @@ def registered_nodes(mirror: Mirror, keys: AttemptKeys) -> dict[str, Node]:
 def reports(mirror: Mirror, keys: AttemptKeys, number: int) -> dict[str, Fault]:
     """Final reports on a round, by node id."""
     return mirror.records(Fault, Scope(keys.fault(number, ""), prefix=True))
+
+
+def joined(mirror: Mirror, keys: AttemptKeys, number: int) -> dict[str, Join]:
+    """Who is ready for a round, by node id: members say so in their reports on the one before."""
+    with_reports = {
+        node_id: report.join for node_id, report in reports(mirror, keys, number - 1).items() if report.join
+    }
+    return with_reports | mirror.records(Join, keys.joins(number))
 
 
 def finished(mirror: Mirror, keys: AttemptKeys, number: int) -> dict[str, Done]:

@@ -186,6 +186,30 @@ def test_ranks_of_all_nodes_save_the_same_step(job: Stage, *, all_of_them: bool)
     assert job.left() == []
 
 
+def test_the_job_stops_by_itself_before_the_time_limit(job: Stage) -> None:
+    """Slurm's: all save the same step, nobody sends a signal, and every agent says that the job can be requeued."""
+    limit = {"SLURM_JOB_END_TIME": str(round(time.time() + 30))}
+    options = ("--time-limit-margin", "15", "--workers-stop-timeout", "5")
+    agents = two_agents(job, 1_000_000, *options, environment=limit)
+    assert [agent.ends(bound_s=60) for agent in agents] == [75, 75], job.told()
+    saved = {(job.folder / "steps" / f"saved.{rank}").read_text() for rank in range(4)}
+    assert len(saved) == 1, saved
+    outcome = job.held()["0/outcome"].value
+    assert (outcome["exit_code"], outcome["success"]) == (75, False)
+    assert re.fullmatch(r"the scheduler's time limit is in \d+ s", outcome["reason"]), outcome
+    assert all(agent.said(rf"all ranks of the job stop at step {saved.copy().pop()};") for agent in agents)
+    assert job.left() == []
+
+
+def test_a_job_that_asks_for_no_stop_trains_on_to_its_limit(job: Stage) -> None:
+    limit = {"SLURM_JOB_END_TIME": str(round(time.time() + 8))}
+    agent = job.launch(options=("--time-limit-margin", "6"), environment=limit)
+    ranks = job.up(0, 1)
+    job.for_a_while(6.0)
+    job.finish(ranks)
+    assert agent.ends() == 0, job.told()
+
+
 def test_the_folder_of_a_killed_agent_is_removed_by_the_next(job: Stage, tmp_path: Path) -> None:
     environment = {"TMPDIR": str(job.folder)} if len(str(job.folder)) <= 40 else {}
     agent = job.launch(environment=environment)

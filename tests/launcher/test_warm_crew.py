@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -36,13 +37,22 @@ class Orders:
 
 
 class Stand:
-    def __init__(self, *, count: int | None = None, kind: ProgramKind = ProgramKind.SCRIPT) -> None:
+    def __init__(
+        self,
+        *,
+        count: int | None = None,
+        kind: ProgramKind = ProgramKind.SCRIPT,
+        quiet_in_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self.over = False
         workers = WorkersConfig(("python",), kind, "x", "r", 1.0, 1.0, warm=WarmConfig(count, ("torch",)))
         self.said: list[str] = []
         self.log: list[str] = []
         self.explained = asyncio.Event()
         self.orders = Orders()
-        self.crew = WarmCrew(workers, {}, say=self.said.append, explain=self.explain, settle_s=0.0)
+        self.crew = WarmCrew(
+            workers, {}, say=self.said.append, explain=self.explain, quiet_in_s=quiet_in_s, settle_s=0.0
+        )
         self.crew.keeper(self.orders)
 
     def explain(self, line: str) -> None:
@@ -147,15 +157,79 @@ async def test_a_new_keeper_has_no_idle_processes() -> None:
     stand.crew.keeper(None)
 
 
-async def test_a_spare_prepares_only_where_a_number_was_given() -> None:
-    stand, asked = Stand(), Stand(count=1)
-    stand.crew.awaits(commands(0))
+async def test_a_spare_prepares_as_many_as_a_person_says_and_uses_them() -> None:
+    asked = Stand(count=1)
     asked.crew.awaits(commands(0))
     assert (await asked.orders.next()).local_rank == 0
     asked.crew.on(HookTold(0, 100, "ready", f"torch={TORCH}"))
     assert len(asked.orders.prepared) == 1
-    assert not stand.orders.prepared
+    assert [one.release and one.release.pid for one in asked.begin(1)] == [100, None]
     asked.crew.keeper(None)
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"torch": [TORCH, ""]}, None),
+        (None, "no node told that its ranks import torch"),
+        ({"torch": "nonsense"}, "no node told that its ranks import torch"),
+        (
+            {"torch": [TORCH, "OMP_NUM_THREADS"]},
+            "the script changes OMP_NUM_THREADS before it imports torch",
+        ),
+        (
+            {"torch": ["/else.py", ""]},
+            f"the script imports torch from /else.py, an idle process from {TORCH}",
+        ),
+    ],
+)
+async def test_a_spare_uses_its_processes_when_another_node_tells_what_ranks_import(
+    told: object, why: str | None
+) -> None:
+    stand = Stand()
+    stand.crew.awaits(commands(0))
+    await stand.all_ready()
+    stand.crew.told(told)
+    started = stand.begin(1)
+    if why is None:
+        assert [one.release and one.release.pid for one in started] == [100, 101]
+    else:
+        assert [one.hook and one.hook.mode for one in started] == ["watch", "watch"]
+        assert stand.orders.discarded == [0, 1]
+        assert f"warm workers: local rank 0 of this spare starts cold: {why}" in stand.log
+        assert not stand.said, "its own ranks may be warm at the next restart"
+    stand.crew.keeper(None)
+
+
+async def test_what_ranks_were_seen_to_import_is_for_other_nodes_too() -> None:
+    stand = Stand()
+    stand.begin()
+    stand.watched("A,B")
+    assert stand.crew.seen == {"torch": [TORCH, "A,B"]}
+    stand.crew.keeper(None)
+
+
+async def test_nothing_is_prepared_while_a_rank_saves_or_evaluates() -> None:
+    waits = iter([0.01, 0.02, 0.0])
+    stand = Stand(quiet_in_s=lambda: next(waits, 0.0))
+    stand.begin()
+    stand.watched()
+    assert (await stand.orders.next()).local_rank == 0
+    busy = [line for line in stand.log if "saves or evaluates" in line]
+    assert len(busy) == 2
+    assert next(waits, None) is None, "it asked each time"
+    stand.crew.keeper(None)
+
+
+async def test_a_round_that_ends_while_one_waits_for_a_save_asks_no_more() -> None:
+    stand = Stand(quiet_in_s=lambda: 0.0 if stand.over else 1e6)
+    stand.begin()
+    stand.watched()
+    await asyncio.wait_for(stand.explained.wait(), 5)
+    stand.over = True
+    assert stand.begin(1)[0].release is None
+    assert (await stand.orders.next()).local_rank == 0, "the next round asks anew"
+    stand.crew.keeper(None)
 
 
 @pytest.mark.parametrize(

@@ -267,7 +267,7 @@ def test_waiting_is_told_once_for_each_reason_and_wakes_in_time():
     bench = leader()
     joined(bench, "a")
     decision = bench.tell()
-    assert only(decision, Notify).notice == Waiting("round 0: 1 of 2 nodes joined", 700.0)
+    assert only(decision, Notify).notice == Waiting("round 0: 1 of 2 nodes joined; here: a", 700.0)
     assert decision.wake_at_s == 700.0
     assert bench.tell(Tick()).effects == ()
     assert bench.last.wake_at_s == 700.0
@@ -355,6 +355,19 @@ def test_a_round_in_which_nobody_moved_keeps_the_seal_and_costs_one_write():
     assert (now_round.master_address, now_round.master_port) == ("10.0.0.a", 29500)
     assert (now_round.world_size, now_round.nodes) == (4, 2)
     assert bench.last.reason == "round 1 runs", "it reads the world where it stands"
+
+
+def test_a_report_joins_the_next_round_on_the_terms_of_a_join():
+    bench = leader(Phase.FORMING, 1)
+    for name in "ab":
+        report(bench, name, join=join(name))
+    assert set(puts(only(bench.tell(), Commit))) == {KEYS.round}
+    bench = leader(Phase.FORMING, 1, of=spec(min_nodes=1))
+    for name in "ab":
+        report(bench, name, join=join(name))
+    bench.etcd.put(KEYS.node("b"), node("b", "b-2"))
+    commit = only(bench.tell(at_s=1e6), Commit)
+    assert KEYS.assignment(1, "a-1-1", "b") not in puts(commit), "its report's incarnation is gone"
 
 
 def test_the_seal_is_handed_on_from_round_to_round_and_renewed_before_it_is_forgotten():

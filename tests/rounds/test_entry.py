@@ -292,6 +292,18 @@ def test_only_a_late_agent_of_the_same_launch_adopts_the_verdict(mine, theirs, k
         assert entry.outcome.exit_code == 0
 
 
+@pytest.mark.parametrize("over", [False, True], ids=["it runs", "it has its verdict"])
+def test_what_an_earlier_launch_left_is_refused_once_the_scheduler_has_started_another(over):
+    door = Door(identity(launch_id="slurm-7.0"))
+    opened(door.etcd)
+    door.etcd.put(KEYS.job, Job(SPEC, "slurm-7.1", UTC))
+    if over:
+        door.etcd.put(KEYS.outcome, outcome(launch_id="slurm-7.1"))
+    entry = door.decide()
+    assert isinstance(entry, Refuse)
+    assert "launch slurm-7.0, which launch slurm-7.1" in entry.message
+
+
 def test_an_agent_of_the_same_launch_enters_without_reading_the_others():
     door = Door(identity(launch_id="slurm-7.0"))
     opened(door.etcd)

@@ -22,6 +22,7 @@ from nvrx_async.etcd.types import CreatedAt, Put, Txn
 from nvrx_async.job.codec import encode
 from nvrx_async.job.records import FaultKind, Interrupt, Node
 from nvrx_async.rounds import coordinator, entry, fencing, missing, seal
+from nvrx_async.rounds import world as last_world
 from nvrx_async.rounds.coordinator import Coordinator
 from nvrx_async.rounds.effects import Effect, StartRanks
 from nvrx_async.rounds.events import Proof, Proven
@@ -38,7 +39,7 @@ def test_h1_a_member_that_stops_slowly_is_waited_for(*, rule: bool, monkeypatch:
     world = running(Setup(agents=3, grace_s=8.0, work_s=60.0), seed=1)
     world.slow_kills = True
     if not rule:
-        for module in (coordinator, missing):
+        for module in (coordinator, missing, last_world):
             monkeypatch.setattr(module, "is_present", lambda *_: False)
         monkeypatch.setattr(seal, "unclear", lambda *_: None)
         monkeypatch.setattr(seal, "_will_join", lambda *_: False)
@@ -167,7 +168,7 @@ def test_h5_an_outcome_waits_until_nothing_runs(*, rule: bool, monkeypatch: pyte
     world.end_rank(led, "exit")
     assert world.run_until(lambda: KEYS.interrupt(0) in world.store.keys, 5)
     if not rule:
-        for module in (coordinator, missing):
+        for module in (coordinator, missing, last_world):
             monkeypatch.setattr(module, "is_present", lambda *_: False)
         monkeypatch.setattr(coordinator, "unclear", lambda *_: None)
     if rule:

@@ -49,7 +49,7 @@ def test_enough_nodes_make_a_world():
 
 def test_too_few_nodes_are_waited_for_until_the_join_timeout():
     result = seal(10.0, forming("a"), RECORDED, SPEC)
-    assert result == Wait("1 of 2 nodes joined", 600.0)
+    assert result == Wait("1 of 2 nodes joined; here: a", 600.0)
     assert seal(599.9, forming("a"), RECORDED, SPEC).expired is False
     assert seal(600.0, forming("a"), RECORDED, SPEC).expired is True
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nvrx_async.job.codec import decode, encode
 from nvrx_async.job.records import STOP, Phase, Round, Seat, Stop, StopPhase, StopVote
 from nvrx_async.rounds.limits import limits_in, with_agreed_limits
-from nvrx_async.rounds.stop_state import next_stop, stop_as_extra, stop_in
+from nvrx_async.rounds.stop_state import WITHIN, next_stop, stop_as_extra, stop_in, within_s
 
 SEATS = tuple(Seat(f"n{i}", f"i{i}", f"h{i}", i, 2 * i, 2) for i in range(3))
 WISH = Stop("n1", "n1 leaves")
@@ -34,6 +34,13 @@ def test_all_must_have_voted_and_the_highest_and_one_more_is_the_step():
     answer = next_stop(a_round(WISH), WISH, votes(5, 7, 6), SEATS, ())
     assert (answer.phase, answer.step) == (StopPhase.AGREED, 8)
     assert next_stop(a_round(answer), WISH, votes(5, 7, 6), SEATS, ()) is None
+
+
+def test_the_time_that_is_told_replaces_the_usual_one():
+    told = Stop("n1", "limit", extra={WITHIN: 40})
+    assert within_s(stop_in({STOP: stop_as_extra(told)}), 15.0) == 40.0
+    assert within_s(WISH, 15.0) == 15.0
+    assert within_s(Stop("n1", "limit", extra={WITHIN: "long"}), 15.0) == 15.0
 
 
 def test_a_vote_of_an_earlier_life_is_none():

@@ -85,8 +85,10 @@ class Nodes:
 
     def lose(self, agent: Agent) -> None:
         """All that the node runs dies at once: agent, keeper, ranks, etcd."""
-        pids = {agent.pid, *agent.processes()}
-        for pid in pids:
+        for pid in [
+            agent.pid,
+            *agent.processes(),
+        ]:  # the agent first: a dead node tells nobody what died before it
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

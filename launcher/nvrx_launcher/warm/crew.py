@@ -38,15 +38,16 @@ class Orders(Protocol):
 
 @dataclass(slots=True)
 class _Idle:
-    """An idle process; `pid` is 0 until it is ready."""
+    """An idle process; `pid` is 0 until it is ready. `blind`: no rank of this node was seen to import."""
 
     command: RankCommand
+    blind: bool = False
     pid: int = 0
     account: str = ""
 
 
 class WarmCrew:
-    """See the module. `say` is for people, `explain` for the agent's log."""
+    """See the module. `say` is for people, `explain` for the agent's log, `quiet_in_s` as in `quiet`."""
 
     def __init__(
         self,
@@ -55,8 +56,10 @@ class WarmCrew:
         *,
         say: Callable[[str], None],
         explain: Callable[[str], None],
+        quiet_in_s: Callable[[], float] = lambda: 0.0,
         settle_s: float = SETTLE_S,
     ) -> None:
+        self._quiet_in_s = quiet_in_s
         self._warm = workers.warm
         self._say = say
         self._explain = explain
@@ -69,6 +72,8 @@ class WarmCrew:
         self._keeper: Orders | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._settled = False
+        self._stands_by = False
+        self._told: dict[str, tuple[str, str]] = {}
         if self._cold_because is not None:
             self._explain(f"warm workers: none; {self._cold_because}")
 
@@ -87,16 +92,37 @@ class WarmCrew:
 
     def runs(self, commands: Sequence[RankCommand]) -> None:
         """A round was started; if it lives for a while, the next one is prepared."""
+        self._stands_by = False
         self._commands = tuple(plan.idle_command(command) for command in commands)
         self._later(self._settle_s, self._next)
 
     def awaits(self, commands: Sequence[RankCommand]) -> None:
-        """This node is a spare. It has seen no rank run: it prepares only where a person asked for a number."""
-        if self._warm.count is not None and not self._idle:
+        """This node is a spare. It has seen no rank run: what others saw decides whether its processes are used."""
+        if not self._idle:
             self.runs(commands)
+            self._stands_by = True
+
+    @property
+    def seen(self) -> dict[str, list[str]]:
+        """For each module that ranks of this node were seen to import: its file, and variables changed before."""
+        return {name: [origin, changed] for name, (origin, changed) in self._watched.items()}
+
+    def told(self, seen: object) -> None:
+        """What ranks of other nodes were seen to import; what is not of that form is ignored."""
+        if isinstance(seen, Mapping):
+            self._told = {
+                str(name): (str(said[0]), str(said[1]))
+                for name, said in seen.items()
+                if isinstance(said, list) and len(said) == len(("file", "changed"))
+            }
 
     def _dressed(self, command: RankCommand) -> RankCommand:
         idle = self._idle.pop(command.local_rank, None)
+        if idle is not None and idle.blind and (why := self._blind_doubt(idle)) is not None:
+            self._explain(f"warm workers: local rank {command.local_rank} of this spare starts cold: {why}")
+            if self._keeper is not None:
+                self._keeper.discard(command.local_rank)
+            idle = None
         if idle is None:
             watch = None if self._knows_all() else plan.hook("watch", self._warm.imports)
             return replace(command, hook=watch)
@@ -104,6 +130,15 @@ class WarmCrew:
         if release is None and self._keeper is not None:
             self._keeper.discard(command.local_rank)
         return replace(command, release=release)
+
+    def _blind_doubt(self, idle: _Idle) -> str | None:
+        """Why an idle process of a spare may differ from a cold rank; a number of them is a person's word."""
+        if self._warm.count is not None:
+            return None
+        untold = [name for name in self._warm.imports if name not in self._told]
+        if untold:
+            return f"no node told that its ranks import {', '.join(untold)}"
+        return plan.doubt(self._told, idle.account)
 
     def _knows_all(self) -> bool:
         return all(name in self._watched for name in self._warm.imports)
@@ -134,7 +169,7 @@ class WarmCrew:
         """Prepare idle processes one after the other: one core at most is taken from training."""
         if self._cold_because is not None or self._keeper is None:
             return
-        if self._warm.count is None and not self._knows_all():
+        if self._warm.count is None and not self._stands_by and not self._knows_all():
             missing = [name for name in self._warm.imports if name not in self._watched]
             self._explain(f"warm workers: none yet; no rank was seen to import {', '.join(missing)}")
             self._settled = True
@@ -145,8 +180,11 @@ class WarmCrew:
             self._all_ready()
         elif self._warm.count is None and (have := available_bytes()) < plan.AUTO_NEEDS_BYTES:
             self._explain(f"warm workers: {len(self._idle)}; only {have >> 20} MiB of memory are available")
+        elif (wait_s := self._quiet_in_s()) > 0:
+            self._explain(f"warm workers: a rank saves or evaluates; looked at again in {wait_s:.1f} s")
+            self._later(wait_s, self._next)
         else:
-            self._idle[free[0].local_rank] = _Idle(free[0])
+            self._idle[free[0].local_rank] = _Idle(free[0], blind=not self._knows_all())
             self._keeper.prepare(free[0], plan.hook("warm", self._warm.imports))
             self._later(PREPARE_LIMIT_S, lambda: self._give_up(free[0].local_rank))
 
