@@ -26,8 +26,9 @@ from nvrx_async.etcd import (
     parse_endpoint,
 )
 from nvrx_async.job.keys import AttemptKeys
+from nvrx_async.job.live import LIVE
 from nvrx_async.job.records import Outcome, RankEnd
-from nvrx_async.probe import ProbeServer, QuestionRefusedError
+from nvrx_async.probe import Handler, QuestionRefusedError
 from nvrx_async.rounds.coordinator import Coordinator
 from nvrx_async.rounds.effects import Finish, Finished, Notice, Registered, RoundRunning, Waiting
 from nvrx_async.rounds.events import LeaveRequested, StopWanted
@@ -46,10 +47,12 @@ from nvrx_launcher.countdown import Countdown
 from nvrx_launcher.errors import KeeperStartError, RequeueError, UsageError
 from nvrx_launcher.exit_codes import ExitCode
 from nvrx_launcher.history import DecisionLog, History
+from nvrx_launcher.known_agents import KnownAgent, publish
 from nvrx_launcher.linger import until_all_left
+from nvrx_launcher.live import LiveAnswers
 from nvrx_launcher.output import Output
 from nvrx_launcher.palette import palette_for
-from nvrx_launcher.rank_watch import RankWatch
+from nvrx_launcher.probe_port import serve_probe
 from nvrx_launcher.ranks import NodeRanks
 from nvrx_launcher.reach import WAIT_S, Reached, reach
 from nvrx_launcher.reply_file import write_reply
@@ -61,6 +64,7 @@ from nvrx_launcher.sweep import sweep_orphans, this_process
 from nvrx_launcher.tenure import PROMISE, Tenure
 from nvrx_launcher.terminal import terminal_size
 from nvrx_launcher.time_limit import time_limit
+from nvrx_launcher.tracing import begin_tracing
 from nvrx_launcher.warm import WarmCrew
 from nvrx_launcher.workers import RankJob
 
@@ -114,10 +118,25 @@ class _Agent:
         self._history = History(config.logs.folder / "history.jsonl")
         self._decisions = DecisionLog(config.logs.folder / f"agent-{os.getpid()}.log")
         self._process = this_process(f"{config.run_id}/{secrets.token_hex(8)}")
-        self._watch = RankWatch(
+        self._tracing = begin_tracing(config, environment, self._warn)
+        self._watch = self._tracing.watch_kind(
             config.hang, lease_ttl_s=config.job.lease_ttl_s, warn=self._warn, inherited=environment
         )
+        self._tracing.attend(self._watch)
         self._countdown = Countdown(self._say)
+        crew = WarmCrew(
+            config.workers,
+            environment,
+            say=self._say,
+            explain=self._explain,
+            quiet_in_s=self._watch.quiet_in_s,
+        )
+        self._live_answers = LiveAnswers(self._watch, lambda: crew.ready, now)
+        self._handlers: dict[str, Handler] = {
+            LIVE: self._live_answers.answer,
+            PROMISE: self._promise,
+        }
+        self._probe = ""
         self._ranks = NodeRanks(
             workers=config.workers,
             tag=self._process.tag,
@@ -128,20 +147,13 @@ class _Agent:
             watch=self._watch,
             countdown=self._countdown,
             keep=self._keep_end,
-            crew=WarmCrew(
-                config.workers,
-                environment,
-                say=self._say,
-                explain=self._explain,
-                quiet_in_s=self._watch.quiet_in_s,
-            ),
+            crew=crew,
         )
         self._leave: LeaveRequested | None = None
         self._stop_wanted: StopWanted | None = None
         self._interpreter: Interpreter | None = None
         self._tenure: Tenure | None = None
         self._book = Book()
-        self._probe = ""
         self._registered: Registered | None = None
         self._finished = False
         self._unreachable = ""
@@ -149,6 +161,12 @@ class _Agent:
 
     async def run(self) -> int:
         """Reach etcd, keep a keeper, live. Everything is ended in reverse order."""
+        try:
+            return await self._run()
+        finally:
+            await self._tracing.close()
+
+    async def _run(self) -> int:
         code = None
         try:
             async with anyio.create_task_group() as tasks:
@@ -189,7 +207,11 @@ class _Agent:
         ):
             self._say(f"job {self._config.run_id} on {socket.gethostname()}, {etcd.where}")
             await services.start(self._watch.serve)
+            await self._say_where(etcd)
+            token = self._environment.get("NVRX_JOB_TOKEN")
+            self._probe = await services.start(serve_probe, self._handlers, etcd.address, token, self._warn)
             services.start_soon(self._countdown.serve)
+            services.start_soon(self._tracing.serve)
             services.start_soon(self._stop_before_the_limit)
             if etcd.server is not None:
                 services.start_soon(self._watch_server, etcd.server)
@@ -198,9 +220,6 @@ class _Agent:
                 self._unreachable = unreachable(
                     parse_endpoint(self._config.etcd.endpoints[0]).host, etcd.address
                 )
-            token = self._environment.get("NVRX_JOB_TOKEN")
-            probe = ProbeServer({PROMISE: self._promise}, token=token, warn=self._warn)
-            self._probe = await services.start(probe.serve, etcd.address)
             finish = await self._live(etcd)
             if not self._finished and finish.exit_code != ExitCode.USAGE:
                 self._say(f"this node leaves the job: {finish.reason} (exit code {finish.exit_code})")
@@ -223,6 +242,18 @@ class _Agent:
                 with anyio.move_on_after(REVOKE_LIMIT_S, shield=True), suppress(EtcdError):
                     await client.revoke(self._cut_short)  # else it lapses by itself
 
+    async def _say_where(self, etcd: Reached) -> None:
+        """Let `nvrx` on this machine find the etcd of this job; a helper's failure costs the finding only."""
+        server, folder = etcd.server, self._watch.folder
+        if folder is None:
+            return
+        endpoints = (server.endpoint,) if server is not None else self._config.etcd.endpoints
+        known = KnownAgent(self._config.run_id, endpoints, os.getpid(), str(self._config.logs.folder))
+        try:
+            await anyio.to_thread.run_sync(publish, folder, known)
+        except OSError as error:
+            self._warn(f"nvrx will need --etcd to find this job: {error}")
+
     # Lives --------------------------------------------------------------------------------------------
 
     async def _live(self, etcd: Reached) -> Finish:
@@ -236,12 +267,18 @@ class _Agent:
     async def _one_life(self, etcd: Reached) -> Finish:
         spec, book = self._config.job, self._book
         finished = False
+
+        def renewed(sent_at_s: float) -> None:
+            self._watch.alive()
+            self._live_answers.renewed(sent_at_s)
+            self._tracing.renewed(sent_at_s)
+
         tenure = Tenure(
             etcd.client,
             spec,
             self._ranks,
             token=self._environment.get("NVRX_JOB_TOKEN"),
-            alive=self._watch.alive,
+            renewed=renewed,
             store_ended=lambda: self._store_ended(etcd),
         )
         first = tenure.session
@@ -253,13 +290,14 @@ class _Agent:
             tolerance = Tolerance(spec, mirror, member, book)
             interpreter = Interpreter(
                 (
+                    *self._tracing.life(me, mirror),
                     member,
                     Coordinator(me, spec, mirror, book, agree_s=self._config.workers.stop_timeout_s),
                     tolerance,
                 ),
                 mirror,
-                EtcdStore(etcd.client, feed),
-                self._ranks,
+                self._tracing.store(EtcdStore(etcd.client, feed)),
+                self._tracing.ranks(self._ranks),
                 now,
                 self._notify,
                 self._explain,
@@ -336,6 +374,7 @@ class _Agent:
             order=node.order,
             attempt=self._registered.attempt if self._registered is not None else None,
             probe=self._probe,
+            log_dir=str(self._config.logs.folder),
         )
 
     async def _linger(self, etcd: Reached) -> None:
@@ -412,6 +451,7 @@ class _Agent:
     def _notify(self, notice: Notice) -> None:
         if isinstance(notice, Registered):
             self._registered = notice
+            self._live_answers.node_id = notice.node.node_id
             config = self._config
             self._ranks.enter(
                 RankJob(
@@ -428,6 +468,7 @@ class _Agent:
         self._finished = self._finished or isinstance(notice, Finished)
         if isinstance(notice, RoundRunning) and notice.assignment is None:
             self._ranks.stand_by(self._config.node.slots)
+        self._tracing.notice(notice)
         self._screen.do(lambda: self._console.show(notice))
         if isinstance(notice, Waiting) and self._unreachable:
             self._warn(self._unreachable)  # at once: whoever is waited for may never find the way here
@@ -463,7 +504,8 @@ class _Agent:
             self._console.warn(f"TORCHELASTIC_ERROR_FILE={path} cannot be written: {error.strerror}")
 
     def _explain(self, sentence: str) -> None:
-        self._files.do(lambda: self._decisions.add(f"{now().utc} {sentence}"))
+        line = self._tracing.tagged(sentence)
+        self._files.do(lambda: self._decisions.add(f"{now().utc} {line}"))
 
     def _say(self, text: str) -> None:
         self._screen.do(lambda: self._console.say(text))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from nvrx_async.hang.policy import HangPolicy
     from nvrx_async.job.records import JobSpec
+    from nvrx_telemetry.setup import TelemetryConfig
 
 KILL_TIME_S = 1.0
 """Longest time from SIGKILL until a rank does nothing any more; every fence waits for it."""
@@ -146,7 +147,9 @@ class LogsConfig:
 
 @dataclass(frozen=True, slots=True)
 class LaunchConfig:
-    """All of one launch. `hang` None: nobody looks for hangs.
+    """All of one launch. `hang` None: nobody looks for hangs; `telemetry` None: nothing is sent.
+
+    `imports_began_s`: when the agent's imports began (CLOCK_BOOTTIME), for its own trace; 0 without telemetry.
 
     `launch_id` names one launch by a scheduler, None when nothing tells. `takeover`: the person knows that an
     attempt which left no verdict is dead.
@@ -160,6 +163,8 @@ class LaunchConfig:
     workers: WorkersConfig
     logs: LogsConfig
     hang: HangPolicy | None = None
+    telemetry: TelemetryConfig | None = None
+    imports_began_s: float = 0.0
     launch_id: str | None = None
     takeover: bool = False
     notices: tuple[str, ...] = ()

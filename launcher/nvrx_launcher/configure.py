@@ -23,6 +23,7 @@ from nvrx_launcher.config import (
 )
 from nvrx_launcher.errors import UsageError
 from nvrx_launcher.streams import Shown
+from nvrx_telemetry.setup import TelemetryConfig, telemetry_config
 
 if TYPE_CHECKING:
     from nvrx_launcher.command_line import CommandLine
@@ -68,6 +69,7 @@ def configure(
         workers=_workers(line, environment, slots, notices),
         logs=_logs(line, environment, run_id, slots, notices),
         hang=_hang(line),
+        telemetry=_telemetry(line, environment, notices),
         launch_id=_launch_id(environment),
         takeover=line.value("takeover"),
         notices=tuple(notices),
@@ -149,6 +151,19 @@ def _hang(line: CommandLine) -> HangPolicy | None:
         )
     except PolicyError as error:
         raise UsageError(error.message, error.hint) from error
+
+
+def _telemetry(
+    line: CommandLine, environment: Mapping[str, str], notices: list[str]
+) -> TelemetryConfig | None:
+    endpoint = line.value("otlp_endpoint")
+    if endpoint and not endpoint.startswith(("http://", "https://")):
+        raise UsageError(
+            f"{line.as_given('otlp_endpoint')}={endpoint} is no URL", "give one such as http://collector:4318"
+        )
+    config, told = telemetry_config(environment, endpoint, line.value("metrics_port"))
+    notices.extend(told)
+    return config
 
 
 def _pty(line: CommandLine, slots: int) -> bool | None:

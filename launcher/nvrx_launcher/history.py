@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nvrx_async.job.codec import encode
 from nvrx_async.job.records import RankEnd
-from nvrx_async.rounds.effects import Commanded, Finished, Judged, Notice, RoundRunning
+from nvrx_async.rounds.effects import Commanded, Finished, Judged, Notice, Registered, RoundRunning
 
 
 class History:
@@ -19,6 +19,9 @@ class History:
     def add(self, notice: Notice) -> None:
         """Note a notice that tells of the whole job; others are passed over. Blocks on the disk."""
         match notice:
+            case Registered(node=node, attempt=attempt):
+                told = b'{"record":"registered","attempt":%d,' % attempt
+                self._file.append(told + encode(node)[1:] + b"\n")
             case Judged(end=end):
                 self._append(b"end", encode(end))
             case Commanded(command_id=command_id, command=command):

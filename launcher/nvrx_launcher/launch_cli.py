@@ -53,10 +53,19 @@ def _launch(line: CommandLine) -> int:
     for notice in (*config.notices, *preflight.notes()):
         _tell(f"{palette.quiet('note:')} {notice}")
 
+    if config.telemetry is not None:
+        config = _timed(config)
     from nvrx_launcher.agent import run  # noqa: PLC0415 - heavy
 
     code: int = run(config, environment)
     return code
+
+
+def _timed(config: LaunchConfig) -> LaunchConfig:
+    import time  # noqa: PLC0415 - without telemetry no clock is read
+    from dataclasses import replace  # noqa: PLC0415 - not for --help
+
+    return replace(config, imports_began_s=time.clock_gettime(time.CLOCK_BOOTTIME))
 
 
 def _bound(config: LaunchConfig, mode: str, visible: str | None) -> LaunchConfig:

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from nvrx_launcher.keeper import processes
@@ -36,6 +37,15 @@ def make_link_folder() -> Path:
     return folder
 
 
+def living_folders() -> list[Path]:
+    """Folders of this user's living agents, as far as this pid namespace tells."""
+    found = []
+    for parent in dict.fromkeys((Path(tempfile.gettempdir()), Path("/tmp"))):  # noqa: S108 - see above
+        with suppress(OSError), os.scandir(parent) as entries:
+            found += [Path(entry.path) for entry in entries if _is_mine(entry) and _lives(entry.name)]
+    return found
+
+
 def remove_link_folder(folder: Path) -> None:
     """Remove it with the socket."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -44,13 +54,25 @@ def remove_link_folder(folder: Path) -> None:
 def _clear(parent: Path) -> None:
     """Remove folders of dead agents. Only those of this pid namespace can be told dead."""
     for entry in os.scandir(parent):
-        found = _NAME.fullmatch(entry.name)
-        if found is None or int(found["uid"]) != os.getuid() or int(found["namespace"]) != _namespace():
-            continue
-        stat = processes.read_stat(int(found["pid"]))
-        dead = stat is None or not stat.alive or stat.start_ticks != int(found["start"])
-        if dead and entry.is_dir(follow_symlinks=False) and entry.stat().st_uid == os.getuid():
+        if _is_mine(entry) and not _lives(entry.name):
             shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _is_mine(entry: os.DirEntry[str]) -> bool:
+    """A folder of an agent of this user, in this pid namespace."""
+    found = _NAME.fullmatch(entry.name)
+    if found is None or int(found["uid"]) != os.getuid() or int(found["namespace"]) != _namespace():
+        return False
+    try:
+        return entry.is_dir(follow_symlinks=False) and entry.stat().st_uid == os.getuid()
+    except OSError:
+        return False  # gone meanwhile
+
+
+def _lives(name: str) -> bool:
+    found = _NAME.fullmatch(name)
+    stat = processes.read_stat(int(found["pid"])) if found else None
+    return found is not None and stat is not None and stat.alive and stat.start_ticks == int(found["start"])
 
 
 def _namespace() -> int:

@@ -14,11 +14,12 @@ MEETING: Final = "Where nodes meet"
 PROGRAM: Final = "What is run"
 FAILURE: Final = "When something fails"
 OUTPUT: Final = "Output"
+TELEMETRY: Final = "Telemetry"
 NODE: Final = "This node"
 ETCD: Final = "etcd"
 TORCHRUN: Final = "Taken for torchrun's sake"
 HELP: Final = "Help"
-GROUPS: Final = (SIZE, MEETING, PROGRAM, FAILURE, OUTPUT, NODE, ETCD, TORCHRUN, HELP)
+GROUPS: Final = (SIZE, MEETING, PROGRAM, FAILURE, OUTPUT, TELEMETRY, NODE, ETCD, TORCHRUN, HELP)
 
 DEFAULT_JOIN_TIMEOUT_S: Final = 600.0
 DEFAULT_LAST_CALL_S: Final = 30.0
@@ -323,6 +324,24 @@ _OUTPUT = (
     ),
 )
 
+_TELEMETRY = (
+    ours(
+        "--otlp-endpoint",
+        group=TELEMETRY,
+        metavar="URL",
+        default_text="$OTEL_EXPORTER_OTLP_ENDPOINT, else nothing is sent",
+        doc="Where traces and metrics are sent: an OpenTelemetry collector or Jaeger, such as http://collector:4318.",
+    ),
+    ours(
+        "--metrics-port",
+        group=TELEMETRY,
+        metavar="PORT",
+        parse=values.whole_number(1, values.MAX_PORT),
+        default_text="none",
+        doc="Port of this node at which Prometheus finds the metrics (/metrics).",
+    ),
+)
+
 _NODE = (
     ours(
         "--node-id",
@@ -435,6 +454,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     *_PROGRAM,
     *_FAILURE,
     *_OUTPUT,
+    *_TELEMETRY,
     *_NODE,
     _INTERFACE,
     *_ETCD,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -51,6 +52,7 @@ class _Watched:
     folders: dict[int, Path]
     monitor: HangMonitor | None
     known: Mapping[str, float]
+    released_s: float
     pids: dict[int, int] = field(default_factory=dict)
     started_s: dict[int, float] = field(default_factory=dict)
     output_s: dict[int, float] = field(default_factory=dict)
@@ -60,6 +62,17 @@ class _Watched:
 
     def rank(self, local_rank: int) -> int:
         return self.assignment.seat.first_rank + local_rank
+
+
+class RankLook(NamedTuple):
+    """One rank at a moment. `alive`: its process is there; `pid` is 0 before it was started."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    alive: bool
+    view: PageView
+    folder: Path
 
 
 class RankWatch:
@@ -85,6 +98,11 @@ class RankWatch:
         self._due_s = math.inf
         self._changed = anyio.Event()
         self._tell: Callable[[Event], None] = _nobody_listens
+
+    @property
+    def folder(self) -> Path | None:
+        """This agent's private folder, None while there is none."""
+        return self._folder
 
     # For the agent ------------------------------------------------------------------------------------
 
@@ -131,7 +149,7 @@ class RankWatch:
             return {}
         known = limits_in(assignment.extra)
         self._expected = self._expected or bool(known)
-        self._round = _Watched(assignment, pages, dict(folders), None, known)
+        self._round = _Watched(assignment, pages, dict(folders), None, known, time.monotonic())
         return {
             local_rank: {
                 SOCKET_VARIABLE: str(self._folder / "agent.sock"),
@@ -164,6 +182,9 @@ class RankWatch:
         """A rank wrote something."""
         if self._round is not None:
             self._round.output_s[local_rank] = time.monotonic()
+
+    def lost_output(self, lost_bytes: int) -> None:
+        """Output of ranks was lost. Of no use here; telemetry counts it."""
 
     def halt(self, number: int) -> None:
         """The ranks of a round are being stopped: they are not judged any more."""
@@ -198,13 +219,33 @@ class RankWatch:
         self._learn(watched)
         return merged(watched.known, watched.monitor.seen)
 
+    def looks(self) -> tuple[int | None, list[RankLook]]:
+        """The round, and all its ranks as they are now; None and nothing where no rank is watched."""
+        watched = self._round
+        if watched is None:
+            return None, []
+        pids = {local_rank: watched.pids.get(local_rank, 0) for local_rank in watched.pages}
+        now_ns = time.monotonic_ns()
+        return watched.assignment.round, [
+            RankLook(
+                watched.rank(local_rank),
+                local_rank,
+                pids[local_rank],
+                pids[local_rank] > 0 and _exists(pids[local_rank]),
+                page.view(now_ns),
+                watched.folders[local_rank],
+            )
+            for local_rank, page in watched.pages.items()
+        ]
+
     def marks(self, number: int) -> dict[Mark, float]:
         """When the last of this node's ranks came to each point of its start, in seconds of CLOCK_BOOTTIME."""
         watched = self._of(number)
         if watched is None:
             return {}
         views = [page.view(time.monotonic_ns()) for page in watched.pages.values()]
-        came = {
+        came: dict[Mark, list[float | None]] = {
+            Mark.RELEASED: [watched.released_s],
             Mark.STARTED: [watched.started_s.get(one) for one in watched.pages],
             Mark.HELLO: [view.hello_s for view in views],
             Mark.READY: [view.ready_s for view in views],

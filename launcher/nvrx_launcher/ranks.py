@@ -303,6 +303,7 @@ class NodeRanks:
                 await self._exited(event)
             case reports.RoundGone(round=number, unkillable=unkillable, lost_bytes=lost_bytes):
                 if lost_bytes:
+                    self._watch.lost_output(lost_bytes)
                     self._warn(
                         f"round {number}: {lost_bytes} bytes of output are lost, the log could not be written"
                     )

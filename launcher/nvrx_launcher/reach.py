@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from nvrx_launcher.addresses import is_own, own_address
 from nvrx_launcher.cluster import Meeting, reach_several, resolving
 from nvrx_launcher.config import EmbeddedEtcd, EtcdConfig
 from nvrx_launcher.errors import NotReadyError
+from nvrx_launcher.etcd_password import credentials_of
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -188,9 +188,7 @@ def _credentials(config: EtcdConfig, job_token: str | None) -> Credentials | Non
     """What the person gave, else what follows from the job token: then all agents know the same password."""
     if config.user is not None:
         return Credentials(config.user, config.password or "")
-    if job_token:
-        return Credentials("root", hashlib.sha256(f"nvrx-etcd:{job_token}".encode()).hexdigest()[:48])
-    return None
+    return credentials_of(job_token) if job_token else None
 
 
 async def _address(

@@ -39,7 +39,10 @@ class Ranks(Protocol):
 
 
 class Tenure:
-    """See the module. `alive` is called for each acknowledged renewal; `store_ended`: etcd will not come back."""
+    """See the module. `renewed` is told the send time of each acknowledged renewal.
+
+    `store_ended` says why etcd will not come back, empty while it may.
+    """
 
     def __init__(
         self,
@@ -48,14 +51,14 @@ class Tenure:
         ranks: Ranks,
         *,
         token: str | None,
-        alive: Callable[[], None],
+        renewed: Callable[[float], None],
         store_ended: Callable[[], str],
     ) -> None:
         self._client = client
         self._spec = spec
         self._ranks = ranks
         self._token = token
-        self._alive = alive
+        self._on_renewed = renewed
         self._store_ended = store_ended
         self._tell: Callable[[Event], None] = lambda _event: None
         self._tolerance: Tolerance | None = None
@@ -115,7 +118,7 @@ class Tenure:
         before_s, self._acknowledged_s = self._acknowledged_s, sent_at_s
         if before_s is not None and sent_at_s - before_s > self._spec.lease_ttl_s / 2:
             self._gap_ended_s = sent_at_s
-        self._alive()
+        self._on_renewed(sent_at_s)
         if self._relied and self._relied == self._session.lease_id:
             self._move_t(sent_at_s)
 

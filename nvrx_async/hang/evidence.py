@@ -139,18 +139,26 @@ async def _by_signal(rank: Asked) -> str:
 async def _by_py_spy(program: str, rank: Asked) -> tuple[Frame, ...]:
     """The main thread's frames as py-spy sees them from outside; it does not stop the rank."""
     output = b""
+    command = [program, "dump", "--nonblocking", "--pid", str(rank.pid)]
     with anyio.move_on_after(PY_SPY_WITHIN_S), contextlib.suppress(OSError):
-        done = await anyio.run_process(
-            [program, "dump", "--nonblocking", "--pid", str(rank.pid)], check=False, start_new_session=True
-        )
-        output = done.stdout
+        for names in (["--full-filenames"], []):  # early versions have short names only
+            done = await anyio.run_process([*command, *names], check=False, start_new_session=True)
+            output = done.stdout
+            if done.returncode == 0:
+                break
     text = output.decode("utf-8", "replace")
     if text:
         await anyio.to_thread.run_sync(_append, rank.folder / "stacks.txt", text)
     main = text.partition(f"Thread {rank.pid} ")[2].partition("\nThread ")[0]
     return tuple(
-        Frame(one["file"], int(one["line"]), one["function"]) for one in _PY_SPY_FRAME.finditer(main)
+        Frame(_absolute(one["file"]), int(one["line"]), one["function"])
+        for one in _PY_SPY_FRAME.finditer(main)
     )
+
+
+def _absolute(file: str) -> str:
+    """A short name is told from the root of its package on; who waits is known by the folders above a file."""
+    return file if file.startswith(("/", "<")) else f"/{file}"
 
 
 def _frames_of(text: str, ident: int) -> tuple[Frame, ...]:

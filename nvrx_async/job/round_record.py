@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from nvrx_async.job.codec import decode, encode
@@ -41,11 +41,15 @@ _OF_ROUND = ("opened_utc", "running_utc", "token", "sealed_in", "world_size", "n
 
 @dataclass(frozen=True, slots=True)
 class NodeMarks:
-    """Moments of a round on one node, in UTC by that node's clock; unknown ones are left out."""
+    """Moments of a round on one node, in UTC by that node's clock; unknown ones are left out.
+
+    `log_dir`: the folder on that node that the job's output lies below, "" if it did not say.
+    """
 
     node_id: str
     host: str
     at_utc: Mapping[Mark, str]
+    log_dir: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +225,22 @@ def assembled(
     )
 
 
+def with_marks(record: RoundRecord, told: Mapping[str, Mapping[str, str]]) -> RoundRecord:
+    """The round with what agents said of its moments when they were asked: marks as reports carry them, by node."""
+    if not told:
+        return record
+    hosts = {seat.node_id: seat.host for seat in record.seats}
+    known = {node.node_id: dict(node.at_utc) for node in record.nodes}
+    folders = {node.node_id: node.log_dir for node in record.nodes}
+    for node_id, raw in told.items():
+        known[node_id] = {**_marks_in(raw), **known.get(node_id, {})}
+    nodes = tuple(
+        NodeMarks(node_id, hosts.get(node_id, ""), known[node_id], folders.get(node_id, ""))
+        for node_id in sorted(known)
+    )
+    return replace(record, nodes=nodes, times=replace(record.times, **_latest(nodes)))
+
+
 def _round_told(number: int, now_round: Round | None, verdict: End | None) -> Mapping[str, Any]:
     """What the round was: from `round` while that speaks of it, else from its verdict."""
     if now_round is not None and now_round.number == number:
@@ -251,16 +271,20 @@ def _node_marks(seats: Iterable[Seat], told: Iterable[Join | Done | Fault]) -> t
     """All that was written of moments, by node; what the same node says later replaces what it said before."""
     hosts = {seat.node_id: seat.host for seat in seats}
     found: dict[str, dict[Mark, str]] = {}
+    folders: dict[str, str] = {}
     for one in told:
         raw = one.extra.get(MARKS)
         moments = found.setdefault(one.node_id, {})
         if isinstance(raw, Mapping):
-            moments.update(
-                {mark: str(utc) for mark in Mark if (utc := raw.get(f"{mark.value}_utc")) not in (None, "")}
-            )
+            moments.update(_marks_in(raw))
+        if "log_dir" in one.extra:
+            folders[one.node_id] = str(one.extra["log_dir"])
         if isinstance(one, Fault):
             hosts.setdefault(one.node_id, one.host)
-    return tuple(NodeMarks(node_id, hosts.get(node_id, ""), found[node_id]) for node_id in sorted(found))
+    return tuple(
+        NodeMarks(node_id, hosts.get(node_id, ""), found[node_id], folders.get(node_id, ""))
+        for node_id in sorted(found)
+    )
 
 
 def _times(
@@ -271,22 +295,34 @@ def _times(
     verdict: End | None,
     final: Outcome | None,
 ) -> RoundTimes:
-    latest = {
-        f"{mark.value}_utc": last(node.at_utc.get(mark, "") for node in nodes)
-        for mark in Mark
-        if mark is not Mark.FAULT
-    }
     seen = [node.at_utc.get(Mark.FAULT, "") for node in nodes]
     ended = root.end.ended_utc if root and root.end and root.culprit else ""
     fault = first([*seen, ended, interrupt.at_utc if interrupt else ""])
+    if (
+        not fault and verdict is not None
+    ):  # ended by agreement: what training lost begins with the first rank's end
+        fault = first(node.at_utc.get(Mark.GONE, "") for node in nodes)
     over = verdict.ended_utc if verdict else final.decided_utc if final else ""
     return RoundTimes(
         opened_utc=str(told.get("opened_utc", "")),
         running_utc=str(told.get("running_utc", "")),
         fault_utc=fault,
         ended_utc=over,
-        **latest,
+        **_latest(nodes),
     )
+
+
+def _marks_in(raw: Mapping[str, Any]) -> dict[Mark, str]:
+    return {mark: str(utc) for mark in Mark if (utc := raw.get(f"{mark.value}_utc")) not in (None, "")}
+
+
+def _latest(nodes: tuple[NodeMarks, ...]) -> dict[str, str]:
+    """When the last node was there, for all moments but the fault."""
+    return {
+        f"{mark.value}_utc": last(node.at_utc.get(mark, "") for node in nodes)
+        for mark in Mark
+        if mark is not Mark.FAULT
+    }
 
 
 def _digest(interrupt: Interrupt | None, reports: tuple[Fault, ...], root: Root | None) -> str:

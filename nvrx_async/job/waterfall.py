@@ -72,7 +72,9 @@ def waterfall(ended: RoundRecord, following: RoundRecord | None) -> Waterfall | 
     start = parsed(ended.times.fault_utc)
     if start is None or ended.success:
         return None
-    points = [(ended, *point) for point in _STOPPING]
+    # A round that ended by agreement was told to nobody: its ranks left by themselves.
+    stopping = _STOPPING if ended.interrupt is not None else _STOPPING[2:]
+    points = [(ended, *point) for point in stopping]
     if following is not None and following.number == ended.number + 1:
         points += [(following, *point) for point in _STARTING]
     steps: list[Step] = []

@@ -30,6 +30,7 @@ from nvrx_async.ranklink.messages import (
     FAULTS_VARIABLE,
     PAGE_VARIABLE,
     SOCKET_VARIABLE,
+    SPANS_VARIABLE,
     STACKS_VARIABLE,
     Hello,
 )
@@ -224,6 +225,10 @@ def _open_rank() -> Rank:
     )
     if page is not None and link is not None:
         _introduce(rank, page, link)
+        if os.environ.get(SPANS_VARIABLE):
+            from nvrx_async.ranklink.rank_trace import tell_of_start  # noqa: PLC0415 - only where spans are wanted
+
+            tell_of_start(rank)
     return rank
 
 

@@ -34,6 +34,7 @@ from nvrx_async.job.records import (
     Struck,
 )
 from nvrx_async.job.round_record import round_as_extra
+from nvrx_async.job.trace import opened
 from nvrx_async.rounds import commands
 from nvrx_async.rounds.effects import Campaign, Commit, Decision, Effect, Notify, Waiting
 from nvrx_async.rounds.events import Committed, Deposed, Elected, Event, LeaseGranted, Now, Refused
@@ -463,6 +464,8 @@ class Coordinator:
     def _restart(self, case: _Case, end: End, verdict: Verdict) -> str:
         told = reports(self._mirror, case.office.keys, end.number)
         seal = seal_of(case.round)
+        keys = case.office.keys
+        trace = opened(keys.run_id, keys.attempt, end.number + 1, case.now.utc, self._me.incarnation)
         following = Round(
             number=end.number + 1,
             phase=Phase.FORMING,
@@ -471,7 +474,7 @@ class Coordinator:
             sealed_in=seal[0] if seal is not None else -1,
             ledger=verdict.ledger,
             why=end.root.sentence,
-            extra=with_agreed_limits(case.round.extra, told.values()),
+            extra={**with_agreed_limits(case.round.extra, told.values()), **trace},
         )
         self._commit("end", case.office.next_round(case.round, end, following, case.world.absent(case.nodes)))
         return f"ending round {end.number}: {end.root.sentence}; {end.reason}"

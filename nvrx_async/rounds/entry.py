@@ -9,6 +9,7 @@ from nvrx_async.etcd.types import Compare, CreatedAt, Empty, Exists, ModifiedAt,
 from nvrx_async.job.codec import encode
 from nvrx_async.job.keys import AttemptKeys, current
 from nvrx_async.job.records import Current, Job, JobSpec, Node, Outcome, Phase, Round
+from nvrx_async.job.trace import opened
 from nvrx_async.rounds.events import Now, Proof
 from nvrx_async.rounds.fencing import takeover_wait_s
 from nvrx_async.rounds.identity import Identity
@@ -252,7 +253,8 @@ class Entrance:
         """Begin an attempt. `over` holds while the one before is over, however late this agent's watches are."""
         node = self._me.node(self._me.node_id, now.utc, None)
         job = Job(self._spec, self._me.launch_id, now.utc)
-        first = Round(0, Phase.FORMING, now.utc, why="the job begins")
+        trace = opened(keys.run_id, keys.attempt, 0, now.utc, self._me.incarnation)
+        first = Round(0, Phase.FORMING, now.utc, why="the job begins", extra=trace)
         moved = ModifiedAt(current(keys.run_id), mirror.revision(current(keys.run_id)))
         txn = Txn(
             when=(moved, *over),

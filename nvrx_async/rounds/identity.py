@@ -15,7 +15,8 @@ class Identity:
     `launch_id` names one launch by a scheduler (None when nothing tells); `takeover` is the person's word
     that an attempt which left no verdict is dead. `started_s` is when this life began. `attempt` is the one
     that an earlier life of this process was in: the process belongs to it and to no other. `probe` is where
-    it answers questions, `host:port`.
+    it answers questions, `host:port`. `log_dir`: the folder
+    on this node that the job's output is written below.
     """
 
     run_id: str
@@ -33,6 +34,7 @@ class Identity:
     takeover: bool = False
     attempt: int | None = None
     probe: str = ""
+    log_dir: str = ""
 
     def node(self, node_id: str, registered_utc: str, succeeds: str | None) -> Node:
         """This agent's registration under the id it took."""
@@ -47,4 +49,5 @@ class Identity:
             succeeds=succeeds,
             order=self.order,
             probe=self.probe,
+            extra={"log_dir": self.log_dir} if self.log_dir else {},
         )

@@ -95,7 +95,7 @@ class OwnRanks:
         """No rank lives, and this is all the evidence of their ends."""
         self.ends, self.unkillable, self.gone = event.ends, event.unkillable, True
         self.learned, self.imports = event.learned, event.imports
-        self.marks.update(event.marks)
+        self.marks = {**event.marks, **self.marks}
 
     def fault(self, host: str) -> OwnFault | None:
         """The first fault of its own that this node shows; what we stopped has none."""

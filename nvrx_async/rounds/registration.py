@@ -6,7 +6,7 @@ Every transaction compares the attempt and this agent's registration; what speak
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nvrx_async.etcd.types import (
@@ -74,12 +74,13 @@ class Registration:
 
     def done(self, number: int, extra: Mapping[str, Any]) -> Txn:
         """All ranks of this agent finished well."""
-        done = Done(self.node.node_id, self.node.incarnation, extra)
+        done = Done(self.node.node_id, self.node.incarnation, {**self.node.extra, **extra})
         return self._txn(self._round_as_seen, then=(Put(self.keys.done(number, done.node_id), encode(done)),))
 
     def report(self, number: int, report: Fault) -> Txn:
         """What became of this agent's ranks in an interrupted round; the same key joins the next one."""
-        put = Put(self.keys.fault(number, self.node.node_id), encode(report))
+        told = replace(report, extra={**self.node.extra, **report.extra})
+        put = Put(self.keys.fault(number, self.node.node_id), encode(told))
         return self._txn(self._round_as_seen, Exists(self.keys.interrupt(number)), then=(put,))
 
     def stop(self, number: int, wish: Stop) -> Txn:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -119,6 +121,58 @@ async def test_a_thousand_connections_disturb_nobody(tmp_path):
                 for one in flood:
                     one.close()
         assert len(warnings) <= 1
+
+
+FLOOD = """
+import os, socket, sys
+if sys.argv[2] != "same":
+    os.setuid(int(sys.argv[2]))
+held = []
+for _ in range(int(sys.argv[3])):
+    one = socket.socket(socket.AF_UNIX)
+    one.connect(sys.argv[1])
+    held.append(one)
+print("connected", flush=True)
+sys.stdin.read()
+"""
+
+
+@asynccontextmanager
+async def flood(path: str, user: str, count: int) -> AsyncIterator[None]:
+    """Another process that holds this many connections at once."""
+    command = [sys.executable, "-c", FLOOD, path, user, str(count)]
+    async with await anyio.open_process(command, stderr=None) as process:
+        assert process.stdout is not None
+        with anyio.fail_after(30):
+            assert (await process.stdout.receive()).strip() == b"connected"
+        yield
+        process.kill()
+
+
+async def test_a_thousand_connections_at_once_are_refused_beyond_the_limit(tmp_path):
+    async with serving(tmp_path) as (server, path, warnings), await anyio.connect_unix(path) as good:
+        await good.send(hello())
+        await until_greeted(server, 1)
+        async with flood(path, "same", 1000):
+            await server.tell_stop(0, 3)
+            assert await stop_of(good) == StopAt(0, 3)
+        assert [text for text in warnings if "connections" in text] == warnings
+        assert len(warnings) == 1
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+async def test_a_process_of_another_user_is_turned_away(tmp_path):
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        async with serving(Path(folder)) as (server, path, warnings), await anyio.connect_unix(path) as good:
+            os.chmod(path, 0o666)
+            await good.send(hello())
+            await until_greeted(server, 1)
+            async with flood(path, "65534", 3):
+                await server.tell_stop(0, 3)
+                assert await stop_of(good) == StopAt(0, 3)
+        assert len(warnings) == 1
+        assert "user 65534" in warnings[0]
 
 
 async def test_one_connection_too_many_is_refused_and_reported_once(tmp_path, monkeypatch):

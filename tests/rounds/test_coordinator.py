@@ -44,6 +44,7 @@ from nvrx_async.job.records import (
     Spare,
     WorldShard,
 )
+from nvrx_async.job.trace import OPENED_BY, TRACEPARENT
 from nvrx_async.rounds.coordinator import NEVER_READY, REQUEUE, Coordinator
 from nvrx_async.rounds.effects import Campaign, Commit, Notify, Waiting
 from nvrx_async.rounds.events import Committed, Deposed, Elected, Refused, Tick
@@ -250,7 +251,8 @@ def test_unknown_fields_of_the_round_and_its_ledger_survive_a_seal_and_a_restart
     report(bench, "b")
     bench.outcome(only(bench.tell(), Commit))
     following = written(bench, Round, KEYS.round)
-    assert following.extra == {"colour": "red"}
+    trace = {name: following.extra[name] for name in (TRACEPARENT, OPENED_BY)}
+    assert following.extra == {"colour": "red", **trace}
     assert following.ledger.extra == {"dollars": 7}
 
 

@@ -145,6 +145,11 @@ class WarmCrew:
 
     # Idle processes -----------------------------------------------------------------------------------
 
+    @property
+    def ready(self) -> int:
+        """How many idle processes could become ranks now."""
+        return sum(1 for idle in self._idle.values() if idle.pid)
+
     def keeper(self, keeper: Orders | None) -> None:
         """Another keeper, or none: idle processes died with the one before."""
         self._keeper = keeper

@@ -30,7 +30,11 @@ LATER = frozenset(
         "NVRX_NODE_ID",
         "NVRX_RANK_PAGE",
         "NVRX_ROUND",
+        "NVRX_SPANS",
+        "NVRX_SPANS_EPOCH_NS",
+        "NVRX_SPANS_LAUNCHED_NS",
         "NVRX_STACKS_FILE",
+        "OTEL_RESOURCE_ATTRIBUTES",
         "TRACEPARENT",
     }
 )

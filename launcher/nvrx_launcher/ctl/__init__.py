@@ -1,0 +1,3 @@
+"""`nvrx`: see and steer jobs from any machine that reaches their etcd."""
+
+__all__: list[str] = []

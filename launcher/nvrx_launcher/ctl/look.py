@@ -1,0 +1,186 @@
+"""The verbs that look: each reads, and writes what it found. Nothing here changes a job."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+import anyio
+import orjson
+
+from nvrx_async.etcd import EtcdClient
+from nvrx_async.job.client import JobClient
+from nvrx_async.job.reader import run_ids
+from nvrx_async.job.status import JobStatus
+from nvrx_async.job.why import explain
+from nvrx_launcher.ctl import text_jobs, text_rounds
+from nvrx_launcher.ctl.errors import NothingFoundError
+from nvrx_launcher.ctl.place import EtcdOptions, connected, job_client, places
+from nvrx_launcher.ctl.screen import Screen, as_data, screen_for
+from nvrx_launcher.ctl.watching import redrawn
+
+REFRESH_S = 1.0
+_AT_ONCE = 16
+
+
+async def ps(options: EtcdOptions, screen: Screen) -> int:
+    """All jobs of all etcds that are known."""
+    found = await all_jobs(options)
+    screen.emit_all("JobList", found, lambda: text_jobs.jobs(found, screen))
+    return 0
+
+
+async def all_jobs(options: EtcdOptions) -> list[JobStatus]:
+    """The living jobs first, the newest of them on top."""
+    found: list[JobStatus] = []
+    for place in await places(options):
+        async with connected(options, place.endpoints) as client:
+            found += await summaries(client)
+    found.sort(key=lambda status: status.created_utc, reverse=True)
+    found.sort(key=lambda status: status.state.is_over)
+    return found
+
+
+async def summaries(client: EtcdClient) -> list[JobStatus]:
+    """All jobs of one etcd, in short."""
+    found: list[JobStatus] = []
+    limiter = anyio.CapacityLimiter(_AT_ONCE)
+
+    async def one(name: str) -> None:
+        async with limiter:
+            found.append(await JobClient(client, name).summary())
+
+    async with anyio.create_task_group() as tasks:
+        for name in await run_ids(client):
+            tasks.start_soon(one, name)
+    return found
+
+
+async def status(options: EtcdOptions, run_id: str, screen: Screen, *, watch: bool) -> int:
+    """How one job stands; with `watch` until it has ended."""
+    async with job_client(options, run_id) as job:
+        if not watch:
+            found = await job.status()
+            screen.emit("JobStatus", found, lambda: text_jobs.status(found, screen))
+            return 0
+
+        over = False
+
+        async def picture() -> Sequence[str] | None:
+            nonlocal over
+            if over:
+                return None
+            found = await job.status()
+            over = found.state.is_over
+            if screen.form in ("json", "yaml"):
+                return [orjson.dumps(as_data("JobStatus", found)).decode()]
+            return text_jobs.status(found, _now(screen))
+
+        await redrawn(screen, job.changes(), picture, REFRESH_S)
+        if screen.redraws:  # the picture went with the terminal's second screen: its last state stays
+            found = await job.status()
+            screen.lines(text_jobs.status(found, _now(screen)))
+    return 0
+
+
+async def nodes(options: EtcdOptions, run_id: str, screen: Screen) -> int:
+    """The nodes of a job."""
+    async with job_client(options, run_id) as job:
+        found = (await job.status()).nodes
+    screen.emit_all("NodeList", found, lambda: text_jobs.nodes(found, screen))
+    return 0
+
+
+async def ranks(options: EtcdOptions, run_id: str, screen: Screen) -> int:
+    """The ranks of the round."""
+    async with job_client(options, run_id) as job:
+        found = (await job.status()).ranks
+    summary = (
+        [text_jobs.summary_of_ranks(found)] if screen.rows is not None and len(found) > screen.rows else []
+    )
+    screen.emit_all("RankList", found, lambda: [*summary, *text_jobs.ranks(found, screen)])
+    return 0
+
+
+async def rounds(options: EtcdOptions, run_id: str, screen: Screen) -> int:
+    """The rounds of the attempt."""
+    async with job_client(options, run_id) as job:
+        found = await job.rounds()
+    screen.emit_all("RoundList", found, lambda: text_rounds.rounds(found, screen))
+    return 0
+
+
+async def events(
+    options: EtcdOptions, run_id: str, screen: Screen, *, follow: bool, since: datetime | None
+) -> int:
+    """What happened, a line each; as JSON one object a line."""
+    async with job_client(options, run_id) as job:
+        async for event in job.events(follow=follow, since=since):
+            if screen.form == "json":
+                sys.stdout.write(orjson.dumps(as_data("JobEvent", event)).decode() + "\n")
+                sys.stdout.flush()
+            elif screen.form == "yaml":
+                sys.stdout.write("---\n")
+                screen.data(as_data("JobEvent", event))
+            else:
+                screen.lines([text_rounds.event_line(event, screen)])
+    return 0
+
+
+async def why(options: EtcdOptions, run_id: str, screen: Screen, *, number: int | None) -> int:
+    """Why a round ended."""
+    async with job_client(options, run_id) as job:
+        found = await job.why(number)
+    screen.emit("Why", found, lambda: text_rounds.why(found, screen))
+    return 0
+
+
+async def wait(
+    options: EtcdOptions, run_id: str, condition: str, timeout_s: float | None, screen: Screen
+) -> int:
+    """Wait until something holds."""
+    async with job_client(options, run_id) as job:
+        found = await job.wait_for(condition, timeout_s=timeout_s)
+    screen.emit("JobStatus", found, lambda: [text_jobs.head(found, screen)[0]])
+    return 0
+
+
+async def describe(options: EtcdOptions, run_id: str, what: str, name: str, screen: Screen) -> int:
+    """Everything of a job, or of one node, rank or round of it."""
+    async with job_client(options, run_id) as job:
+        if what == "round":
+            record = await job.round(int(name))
+            story = explain(record)
+            screen.emit("RoundRecord", record, lambda: text_rounds.described(record, story, screen))
+            return 0
+        found = await job.status(live=True)
+    if not what:
+        screen.emit("JobStatus", found, lambda: text_jobs.status(found, screen))
+        return 0
+    if what == "node":
+        node = next((one for one in found.nodes if one.node_id == name), None)
+        if node is None:
+            known = ", ".join(one.node_id for one in found.nodes[:8])
+            raise NothingFoundError(f"job {run_id} has no node {name}", f"it has: {known or 'none'}")
+        mine = replace(found, nodes=(node,), ranks=tuple(r for r in found.ranks if r.node_id == name))
+        screen.emit("NodeStatus", node, lambda: text_jobs.described_node(mine, screen))
+        return 0
+    rank = next((one for one in found.ranks if str(one.rank) == name), None)
+    if rank is None:
+        last = len(found.ranks) - 1
+        hint = (
+            f"it has ranks 0 to {last}"
+            if found.ranks
+            else "no ranks run now: nvrx why tells of the last ones"
+        )
+        raise NothingFoundError(f"job {run_id} has no rank {name}", hint)
+    screen.emit("RankStatus", rank, lambda: text_jobs.described_rank(rank, screen))
+    return 0
+
+
+def _now(screen: Screen) -> Screen:
+    """The screen as it is now: time has passed, and the window may have another size."""
+    fresh = screen_for(screen.form)
+    return replace(screen, now=fresh.now, width=fresh.width)

@@ -1,0 +1,102 @@
+"""What a job's own log folder tells of it, for when its etcd is gone."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+import orjson
+
+from nvrx_async.etcd import EtcdError, UnavailableError
+from nvrx_async.job.errors import NoSuchJobError, NoSuchRoundError
+from nvrx_async.job.history import Past, past
+from nvrx_async.job.times import as_utc
+from nvrx_async.job.why import explain
+from nvrx_launcher.ctl import look, text_rounds
+from nvrx_launcher.ctl.errors import NoEtcdError
+from nvrx_launcher.ctl.place import EtcdOptions
+from nvrx_launcher.ctl.screen import Screen, as_data
+from nvrx_launcher.exit_codes import ExitCode
+
+FOLDER_VARIABLES = ("NVRX_LOG_DIR", "PET_LOG_DIR")
+DEFAULT_FOLDER = "nvrx-logs"
+HISTORY = "history.jsonl"
+
+
+async def or_past(
+    verb: Callable[..., Awaitable[int]],
+    options: EtcdOptions,
+    run_id: str,
+    screen: Screen,
+    *,
+    log_dir: str | None = None,
+    **named: Any,
+) -> int:
+    """Do what the verb does; where etcd is gone, or has forgotten the job, answer from the job's log folder.
+
+    An etcd that does not answer is named, and the exit code says so, whatever the folder told.
+    """
+    try:
+        return await verb(options, run_id, screen, **named)
+    except (UnavailableError, NoEtcdError, NoSuchJobError) as error:
+        told = await anyio.to_thread.run_sync(_read, run_id, log_dir)
+        if told is None:
+            raise
+        path, found = told
+        why = error.cause if isinstance(error, EtcdError) else error.message
+        sys.stderr.write(f"{screen.palette.warning('warning:')} {why}; this is what {path} remembers\n")
+        if isinstance(error, EtcdError):
+            sys.stderr.write("".join(f"  {fact}\n" for fact in error.evidence))
+        _show(verb, found, screen, named)
+        return ExitCode.NEVER_READY if isinstance(error, EtcdError) else ExitCode.DONE
+
+
+def folders(run_id: str, log_dir: str | None) -> tuple[Path, ...]:
+    """Where this job's log folder may be, as `nvrx-launch --log-dir` has it: the folder itself, or the one above."""
+    given = log_dir or next((os.environ[name] for name in FOLDER_VARIABLES if os.environ.get(name)), None)
+    root = Path(given or DEFAULT_FOLDER)
+    return (root / run_id, root) if root.name == run_id or log_dir else (root / run_id,)
+
+
+def _read(run_id: str, log_dir: str | None) -> tuple[Path, Past] | None:
+    for folder in folders(run_id, log_dir):
+        path = folder / HISTORY
+        if path.is_file():
+            with path.open("rb") as file:
+                return path, past(run_id, file)
+    return None
+
+
+def _show(verb: Callable[..., Awaitable[int]], found: Past, screen: Screen, named: dict[str, Any]) -> None:
+    if verb is look.rounds:
+        screen.emit_all("RoundList", found.rounds, lambda: text_rounds.rounds(found.rounds, screen))
+    elif verb is look.events:
+        _events(found, screen, named.get("since"))
+    else:
+        _why(found, screen, named.get("number"))
+
+
+def _events(found: Past, screen: Screen, since: datetime | None) -> None:
+    since_utc = as_utc(since) if since is not None else ""
+    events = [event for event in found.events if event.at_utc >= since_utc]
+    if screen.form == "json":
+        sys.stdout.write("".join(orjson.dumps(as_data("JobEvent", one)).decode() + "\n" for one in events))
+    else:
+        screen.emit_all("EventList", events, lambda: text_rounds.events(events, screen))
+
+
+def _why(found: Past, screen: Screen, number: int | None) -> None:
+    by_number = {record.number: record for record in found.rounds}
+    last = max(by_number, default=0)
+    if number is None:
+        ended = [one.number for one in found.rounds if one.root is not None]
+        number = max(ended, default=last)
+    if number not in by_number:
+        raise NoSuchRoundError(found.run_id, number, last)
+    story = explain(by_number[number], by_number.get(number + 1))
+    screen.emit("Why", story, lambda: text_rounds.why(story, screen))

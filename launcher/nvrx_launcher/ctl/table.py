@@ -1,0 +1,100 @@
+"""Tables for terminals: columns as wide as their longest cell, cut where the screen ends. Pure."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+Paint = Callable[[str], str]
+_GAP = "  "
+_LEAST = 8
+_ELLIPSIS = "…"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A text and how it is painted; widths count without the paint."""
+
+    text: str
+    paint: Paint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column. `flexible` ones are cut first; `right` holds numbers; `priority` 0 stays to the last."""
+
+    title: str
+    flexible: bool = False
+    right: bool = False
+    priority: int = 0
+
+
+def table(
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[Cell | str]],
+    width: int | None,
+    head: Paint | None = None,
+) -> list[str]:
+    """Lines of a table, at most `width` signs wide (None: as wide as it is). Columns that do not fit are left out."""
+    cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
+    kept = list(range(len(columns)))
+    widths = [
+        max([signs(column.title), *(signs(row[i].text) for row in cells)]) for i, column in enumerate(columns)
+    ]
+    if width is not None:
+        kept, widths = _fitted(columns, widths, width)
+    titles = [Cell(columns[i].title, head) for i in range(len(columns))]
+    return [_line(columns, row, kept, widths) for row in [titles, *cells]]
+
+
+def signs(text: str) -> int:
+    """Places that a text takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(sign) else 2 if unicodedata.east_asian_width(sign) in "WF" else 1
+        for sign in text
+    )
+
+
+def cut(text: str, width: int) -> str:
+    """The text in at most so many places, with a sign where it was cut."""
+    if signs(text) <= width:
+        return text
+    while text and signs(text) > width - 1:
+        text = text[:-1]
+    return text.rstrip() + _ELLIPSIS if width > 0 else ""
+
+
+def _fitted(columns: Sequence[Column], widths: list[int], width: int) -> tuple[list[int], list[int]]:
+    """Leave out what matters least until flexible columns, cut to what is left, have room enough."""
+    kept, widths = list(range(len(columns))), list(widths)
+    while True:
+        rigid = sum(widths[i] for i in kept if not columns[i].flexible) + len(_GAP) * (len(kept) - 1)
+        flexible = [i for i in kept if columns[i].flexible]
+        room = width - rigid
+        least = sum(min(widths[i], max(_LEAST, len(columns[i].title))) for i in flexible)
+        if room >= least or len(kept) == 1:
+            break
+        droppable = [i for i in kept if columns[i].priority > 0]
+        if not droppable:
+            break
+        kept.remove(max(droppable, key=lambda i: columns[i].priority))
+    while flexible and sum(widths[i] for i in flexible) > max(room, 0):
+        widest = max(flexible, key=lambda i: widths[i])
+        if widths[widest] <= 1:
+            break
+        widths[widest] -= 1
+    return kept, widths
+
+
+def _line(columns: Sequence[Column], row: Sequence[Cell], kept: Sequence[int], widths: Sequence[int]) -> str:
+    parts = []
+    for i in kept:
+        text = cut(row[i].text, widths[i])
+        space = " " * (widths[i] - signs(text))
+        painted = row[i].paint
+        shown = painted(text) if painted and text else text
+        parts.append(f"{space}{shown}" if columns[i].right else f"{shown}{space}")
+    return _GAP.join(parts).rstrip()

@@ -1,0 +1,227 @@
+"""Rounds, events and the story of a restart as text. Pure: records in, lines out."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from nvrx_async.job.job_events import EventKind, JobEvent
+from nvrx_async.job.records import FaultKind
+from nvrx_async.job.round_record import RoundRecord
+from nvrx_async.job.times import seconds_between
+from nvrx_async.job.waterfall import Waterfall
+from nvrx_async.job.why import Consequence, Stack, Why
+from nvrx_launcher.ctl.screen import Screen
+from nvrx_launcher.ctl.table import Cell, Column, Paint, cut, signs, table
+from nvrx_launcher.wording import clean, count, duration, number_list
+
+_TITLE = 10
+_BAR = 30
+_LEAST_BAR = 8
+_LEAST_TEXT = 30
+_STACKS = 8
+_FRAMES = 12
+_CONSEQUENCES = 12
+
+
+def rounds(found: Sequence[RoundRecord], screen: Screen) -> list[str]:
+    """`nvrx rounds JOB`."""
+    columns = [
+        Column("ROUND", right=True),
+        Column("STATE"),
+        Column("RANKS", right=True),
+        Column("OPENED", right=True, priority=2),
+        Column("RAN", right=True),
+        Column("NEXT", priority=1),
+        Column("WHY IT ENDED", flexible=True),
+        *([Column("DECISION", flexible=True), Column("DIGEST")] if screen.wide else []),
+    ]
+    rows = [_round(one, screen) for one in found]
+    return table(columns, rows, screen.width, screen.palette.quiet)
+
+
+def _round(one: RoundRecord, screen: Screen) -> list[Cell | str]:
+    over = one.times.fault_utc or one.times.ended_utc or screen.now.isoformat()
+    ran = seconds_between(one.times.running_utc, over)
+    why = one.root.sentence if one.root else one.outcome.reason if one.outcome else "-"
+    state = "finished" if one.success else "failed" if one.root else one.phase.value
+    palette = screen.palette
+    paint = {"finished": palette.success, "running": palette.success, "failed": palette.error}
+    return [
+        str(one.number),
+        Cell(state, paint.get(state, palette.warning)),
+        str(one.world_size or "-"),
+        screen.clock(one.times.opened_utc),
+        "-" if ran is None else duration(max(ran, 0.0)),
+        one.level.value if one.level else "-",
+        clean(why),
+        *([clean(one.decision) or "-", one.digest or "-"] if screen.wide else []),
+    ]
+
+
+def events(found: Sequence[JobEvent], screen: Screen) -> list[str]:
+    """`nvrx events JOB`, one line each."""
+    return [event_line(event, screen) for event in found]
+
+
+def event_line(event: JobEvent, screen: Screen) -> str:
+    """Time, kind, sentence."""
+    paint = screen.palette.error if event.bad else _plain
+    if event.kind in (EventKind.RUNNING, EventKind.DONE) or (
+        event.kind is EventKind.OUTCOME and not event.bad
+    ):
+        paint = screen.palette.success
+    moment = screen.palette.quiet(screen.clock(event.at_utc))
+    return f"{moment}  {paint(f'{event.kind.value:<11}')}  {clean(event.sentence)}"
+
+
+def why(one: Why, screen: Screen) -> list[str]:
+    """`nvrx why JOB`: cause, evidence, consequences, decision, time."""
+    palette = screen.palette
+    headline = _block(screen, "cause", [clean(one.headline)], palette.error if one.root else None)
+    lines = [f"job {one.run_id}, attempt {one.attempt}, round {one.round}", *headline]
+    if one.root is not None:
+        blame = (
+            "" if one.root.culprit or one.root.kind is FaultKind.ASKED else "; nobody is to blame for certain"
+        )
+        lines += _block(screen, "kind", [f"{one.root.kind.value}{blame}"])
+    if one.error_line:
+        lines += _block(
+            screen, "error", [clean(one.error_line), *([f"at {clean(one.place)}"] if one.place else [])]
+        )
+    if one.evidence:
+        lines += _block(screen, "last lines", [f"| {clean(line)}" for line in one.evidence])
+    if one.log:
+        lines += _block(screen, "log", [one.log], palette.path)
+    lines += _block(screen, "others", _others(one.consequences, screen))
+    decided = f"{one.level}: {clean(one.decision)}" if one.level else clean(one.decision)
+    lines += _block(screen, "decided", [decided] if decided else [])
+    if one.outcome is not None and not one.outcome.success:
+        lines += _block(
+            screen, "outcome", [f"exit code {one.outcome.exit_code}: {clean(one.outcome.reason)}"]
+        )
+    lines += _stacks(one.stacks, screen)
+    if one.waterfall is not None:
+        asked = one.root is not None and one.root.kind is FaultKind.ASKED
+        lines += [
+            "",
+            *waterfall(one.waterfall, screen, since="the first rank's end" if asked else "the fault"),
+        ]
+    return lines
+
+
+def described(record: RoundRecord, story: Why, screen: Screen) -> list[str]:
+    """`nvrx describe JOB round N`: the story, then seats and moments."""
+    seats = [
+        f"{seat.node_id}  group rank {seat.group_rank}, ranks {seat.first_rank} to {seat.first_rank + seat.slots - 1}"
+        for seat in record.seats[: screen.rows]
+    ]
+    names = ("opened", "running", "released", "started", "hello", "first_step", "fault", "gone", "ended")
+    moments = [
+        f"{name.replace('_', ' '):<11}{utc}"
+        for name in names
+        if (utc := getattr(record.times, f"{name}_utc"))
+    ]
+    spares = [", ".join(spare.node_id for spare in record.spares)] if record.spares else []
+    lines = why(story, screen)
+    for title, block in (("seats", seats), ("spares", spares), ("moments", moments)):
+        lines += _block(screen, title, block)
+    return [*lines, *_block(screen, "digest", [record.digest] if record.digest else [])]
+
+
+def waterfall(one: Waterfall, screen: Screen, *, since: str = "the fault") -> list[str]:
+    """Where the time from the fault to the first step went: a bar for each stretch, below each other."""
+    if not one.steps:
+        return []
+    last = one.steps[-1].name
+    ends = "the first step" if last.endswith("first step") else "the end of the job"
+    until = ends if one.complete else f"'{last}', which is as far as is known"
+    lines = [f"{duration_ms(one.seconds)} from {since} to {until}"]
+    names = max(signs(step.name) for step in one.steps)
+    times = max(signs(duration_ms(step.seconds)) for step in one.steps)
+    room = (screen.width or 100) - names - times - 8
+    bar = max(_LEAST_BAR, min(_BAR, room // 2))
+    passed = 0.0
+    for step in one.steps:
+        drawn = _bar(passed, step.seconds, one.seconds, bar)
+        passed += step.seconds
+        text = step.meaning + (f" (last: {step.last})" if step.last else "")
+        free = (screen.width or 10_000) - names - times - bar - 8
+        lines.append(
+            f"  {step.name:<{names}}  {duration_ms(step.seconds):>{times}}  {screen.palette.path(drawn)}  "
+            f"{screen.palette.quiet(cut(text, max(free, 0)))}".rstrip()
+        )
+    if one.missing:
+        lines.append(screen.palette.quiet(f"  not told: {', '.join(one.missing)}"))
+    return lines
+
+
+def duration_ms(seconds: float) -> str:
+    """Short times in milliseconds: `38 ms`, `1.42 s`, `1 min 3 s`."""
+    if seconds < 1.0:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.2f} s" if seconds < 60 else duration(seconds)  # noqa: PLR2004 - a minute
+
+
+def _bar(start: float, length: float, whole: float, width: int) -> str:
+    if whole <= 0:
+        return " " * width
+    first = min(width - 1, round(start / whole * width))
+    last = max(first + 1, min(width, round((start + length) / whole * width)))
+    return " " * first + ("█" * (last - first) if length > 0 else "▏") + " " * (width - last)
+
+
+def _others(found: Sequence[Consequence], screen: Screen) -> list[str]:
+    """Who ended as a consequence: each that complained, and how many were only stopped."""
+    told = [one for one in found if one.kind not in (FaultKind.STOPPED_BY_US, None)]
+    stopped = [one.rank for one in found if one.kind is FaultKind.STOPPED_BY_US]
+    finished = [one.rank for one in found if one.kind is None]
+    rows = _CONSEQUENCES if screen.rows is not None else len(told)
+    lines = [
+        f"rank {one.rank} on {one.host}: {one.kind.value if one.kind else ''}, {clean(one.what)}"
+        for one in told[:rows]
+    ]
+    if len(told) > rows:
+        lines.append(f"... {len(told) - rows} more, in -o json")
+    for numbers, what in ((stopped, "stopped by us"), (finished, "had finished")):
+        if numbers:
+            lines.append(f"{count(len(numbers), 'rank')} {what}: {_runs(numbers)}")
+    return lines
+
+
+def _runs(numbers: Sequence[int]) -> str:
+    text = number_list(numbers)
+    return text if len(text) <= 60 else f"{text[:57]}..."  # noqa: PLR2004 - what a line holds
+
+
+def _stacks(found: Sequence[Stack], screen: Screen) -> list[str]:
+    """What ranks were doing when a hang was found: those that hung first."""
+    if not found:
+        return []
+    ordered = sorted(found, key=lambda one: (not one.hung, one.rank))
+    lines = ["", "what the ranks did"]
+    for one in ordered[:_STACKS]:
+        mark = screen.palette.error("hung") if one.hung else "waited"
+        step = f", step {one.step}" if one.step is not None else ""
+        section = f", in section {clean(one.section)}" if one.section else ""
+        silent = f", silent for {duration(one.silent_s)}" if one.silent_s else ""
+        lines.append(f"  rank {one.rank} on {one.host}: {mark}{step}{section}{silent}")
+        lines += [f"      {clean(frame)}" for frame in one.frames[:_FRAMES]]
+    if len(ordered) > _STACKS:
+        lines.append(f"  ... {len(ordered) - _STACKS} more, in -o json")
+    return lines
+
+
+def _block(screen: Screen, title: str, lines: Sequence[str], paint: Paint | None = None) -> list[str]:
+    """Lines under a title at their left, broken where the screen ends."""
+    room = max((screen.width or 10_000) - _TITLE - 4, _LEAST_TEXT)
+    broken = [part for line in lines for part in textwrap.wrap(line, room, subsequent_indent="  ") or [""]]
+    found = []
+    for place, line in enumerate(broken):
+        head = title if place == 0 else ""
+        found.append(f"  {screen.palette.quiet(f'{head:<{_TITLE}}')}  {paint(line) if paint else line}")
+    return found
+
+
+def _plain(text: str) -> str:
+    return text

@@ -1,0 +1,528 @@
+"""The agent's telemetry: a service beside all others, and the one place that knows both rounds and OpenTelemetry.
+
+What happens is watched where it passes (`tracing_observer`, `tracing_drivers`), made into spans and metrics by
+pure code (`tracing_round`), and sent by threads that nobody waits for (`nvrx_telemetry`). Whatever fails here ends
+the telling, with one warning.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+from urllib.parse import quote, unquote
+
+import anyio
+
+from nvrx_async.job.records import Assignment
+from nvrx_async.rounds.drivers import Ranks, Store
+from nvrx_async.rounds.effects import Machine, Notice
+from nvrx_async.rounds.events import Renewed
+from nvrx_async.rounds.identity import Identity
+from nvrx_async.rounds.mirror import Mirror
+from nvrx_launcher.clock import boottime_s
+from nvrx_launcher.config import LaunchConfig
+from nvrx_launcher.keeper import processes
+from nvrx_launcher.rank_watch import RankWatch
+from nvrx_launcher.tracing_drivers import TracedWatch, WatchedRanks, WatchedStore, log_bytes
+from nvrx_launcher.tracing_observer import NOTHING, Observer
+from nvrx_launcher.tracing_round import NS, About
+from nvrx_launcher.tracing_scrape import serve_metrics
+from nvrx_telemetry import semconv, spool
+from nvrx_telemetry.groups import is_on
+from nvrx_telemetry.metrics import Metrics
+from nvrx_telemetry.model import FinishedSpan, Value
+from nvrx_telemetry.pipe import GIVE_UP_S, LAST_SEND_S, SpanPipe
+from nvrx_telemetry.setup import TelemetryConfig, span_exporter
+from nvrx_telemetry.traceparent import SpanName, derived_span_id, derived_trace_id, spelled
+from nvrx_telemetry.trouble import Trouble
+
+AGENT, RANK = "nvrx.ft_launcher", "nvrx.rank"
+"""`service.name` of agents and of ranks, unless OTEL_SERVICE_NAME says otherwise."""
+RESOURCE = "OTEL_RESOURCE_ATTRIBUTES"
+_LONGEST_TICK_S = 5.0
+
+
+class Tracing(Protocol):
+    """What the agent asks of its telemetry, on or off."""
+
+    @property
+    def watch_kind(self) -> type[RankWatch]:
+        """What the watch over this node's ranks is to be."""
+
+    def attend(self, watch: RankWatch) -> None:
+        """The watch that was made of it."""
+
+    def life(self, me: Identity, mirror: Mirror) -> tuple[Machine, ...]:
+        """A life begins: machines that look on, to stand before the others."""
+
+    def store(self, store: Store) -> Store:
+        """The store as the interpreter is to use it."""
+
+    def ranks(self, ranks: Ranks) -> Ranks:
+        """The ranks as the interpreter is to use them."""
+
+    def notice(self, notice: Notice) -> None:
+        """People are told something."""
+
+    def renewed(self, sent_at_s: float) -> None:
+        """The lease was renewed by a request sent then."""
+
+    def tagged(self, sentence: str) -> str:
+        """A line of the log with the ids by which its trace is found."""
+
+    async def serve(self) -> None:
+        """Send and measure until cancelled."""
+
+    async def close(self) -> None:
+        """Send what is left, for a bounded time."""
+
+
+class Untraced:
+    """Telemetry that is off: everything passes as it is."""
+
+    @property
+    def watch_kind(self) -> type[RankWatch]:
+        """See `Tracing`."""
+        return RankWatch
+
+    def attend(self, watch: RankWatch) -> None:
+        """See `Tracing`."""
+
+    def life(self, me: Identity, mirror: Mirror) -> tuple[Machine, ...]:
+        """See `Tracing`."""
+        del me, mirror
+        return ()
+
+    def store(self, store: Store) -> Store:
+        """See `Tracing`."""
+        return store
+
+    def ranks(self, ranks: Ranks) -> Ranks:
+        """See `Tracing`."""
+        return ranks
+
+    def notice(self, notice: Notice) -> None:
+        """See `Tracing`."""
+
+    def renewed(self, sent_at_s: float) -> None:
+        """See `Tracing`."""
+
+    def tagged(self, sentence: str) -> str:
+        """See `Tracing`."""
+        return sentence
+
+    async def serve(self) -> None:
+        """See `Tracing`."""
+
+    async def close(self) -> None:
+        """See `Tracing`."""
+
+
+class Traced:
+    """Telemetry that is on. Implements `Tracing`, `tracing_observer.Told` and `tracing_drivers.Witness`."""
+
+    def __init__(
+        self,
+        config: TelemetryConfig,
+        launch: LaunchConfig,
+        environment: Mapping[str, str],
+        node_id: str,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._launch = launch
+        self._environment = environment
+        self._node_id = node_id
+        self._warn = warn
+        self._began_s = boottime_s()
+        self._epoch_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        self._resource: dict[str, Value] = {
+            semconv.NODE: node_id,
+            "service.instance.id": f"nvrx-agent-{node_id}-{os.getpid()}-{self._epoch_ns % 10**9:x}",
+            "process.pid": os.getpid(),
+            "host.name": os.uname().nodename,
+        }
+        if not _names_service(environment):
+            self._resource["service.name"] = AGENT
+        self._trouble = Trouble(config.endpoint or "the collector", warn)
+        self._metrics = Metrics(config, self._resource)
+        self._pipe = self._make_pipe() if config.traces is not None else None
+        self._observer: Observer | None = None
+        self._watch: TracedWatch | None = None
+        self._spools: dict[int, spool.SpoolReader] = {}
+        self._starting: set[int] = set()
+        self._logged: dict[tuple[int, frozenset[str]], int] = {}
+        self._dropped = 0
+        self._broken = self._measures = False
+
+    def _make_pipe(self) -> SpanPipe:
+        return SpanPipe(
+            self._connect,
+            delay_s=self._config.delay_s,
+            queue=self._config.queue,
+            batch=self._config.batch,
+            worked=self._trouble.worked,
+            failed=self._trouble.failed,
+        )
+
+    def _connect(self) -> Any:
+        # In the thread that sends: the agent does not wait for these imports.
+        from nvrx_async import __version__  # noqa: PLC0415 - beside the import below
+        from nvrx_telemetry.sender import SdkSender, take_over_log  # noqa: PLC0415
+
+        take_over_log(self._trouble.heard)
+        return SdkSender(span_exporter(self._config), self._resource, __version__)
+
+    # For the agent ------------------------------------------------------------------------------------
+
+    @property
+    def watch_kind(self) -> type[RankWatch]:
+        """See `Tracing`."""
+        return TracedWatch
+
+    def attend(self, watch: RankWatch) -> None:
+        """See `Tracing`."""
+        if isinstance(watch, TracedWatch):
+            watch.witness = self
+            self._watch = watch
+
+    def life(self, me: Identity, mirror: Mirror) -> tuple[Machine, ...]:
+        """See `Tracing`."""
+        self._end_life()
+        about = About(
+            run_id=me.run_id,
+            attempt=0,
+            node_id=me.node_id,
+            incarnation=me.incarnation,
+            max_restarts=self._launch.job.max_restarts,
+            infra_rank=me.order,
+            epoch_ns=self._epoch_ns,
+        )
+        self._observer = Observer(about, mirror, self, boottime_s(), self._silent_since)
+        return (Onlooker(self._observer, self._safely),)
+
+    def store(self, store: Store) -> Store:
+        """See `Tracing`."""
+        return WatchedStore(store, self)
+
+    def ranks(self, ranks: Ranks) -> Ranks:
+        """See `Tracing`."""
+        return WatchedRanks(ranks, self)
+
+    def notice(self, notice: Notice) -> None:
+        """See `Tracing`."""
+        if self._observer is not None:
+            self._safely(self._observer.notice, notice, boottime_s())
+
+    def renewed(self, sent_at_s: float) -> None:
+        """See `Tracing`."""
+        self.requested("keepalive", sent_at_s, success=True)
+
+    def tagged(self, sentence: str) -> str:
+        """See `Tracing`."""
+        current = self._observer.round if self._observer is not None else None
+        if current is None:
+            return sentence
+        name = current.named(semconv.CYCLE_START)
+        return f"{sentence} trace_id={name.trace_id:032x} span_id={name.span_id:016x}"
+
+    async def serve(self) -> None:
+        """See `Tracing`. Looks at the ranks once in so long as spans are gathered."""
+        self._tell_of_start()
+        async with anyio.create_task_group() as tasks:
+            if self._config.metrics_port is not None:
+                tasks.start_soon(serve_metrics, self._config.metrics_port, self._scraped, self._warn)
+            next_s = anyio.current_time()
+            while True:
+                next_s += min(self._config.delay_s, _LONGEST_TICK_S)
+                await anyio.sleep_until(next_s)
+                await self._look()
+                next_s = max(next_s, anyio.current_time() - _LONGEST_TICK_S)
+
+    async def close(self) -> None:
+        """See `Tracing`."""
+        self._end_life()
+        for local_rank in list(self._spools):
+            self._safely(self._close_spool, local_rank)
+        with anyio.CancelScope(shield=True):
+            async with anyio.create_task_group() as tasks:
+                if self._pipe is not None:
+                    tasks.start_soon(anyio.to_thread.run_sync, self._pipe.close)
+                tasks.start_soon(anyio.to_thread.run_sync, self._metrics.close, LAST_SEND_S + GIVE_UP_S)
+
+    # What the observer tells --------------------------------------------------------------------------
+
+    def emit(self, span: FinishedSpan) -> None:
+        """Send a span if it is wanted."""
+        if (
+            self._pipe is not None
+            and is_on(span.name, self._config.groups)
+            and self._config.sampling.takes(span.trace_id)
+        ):
+            self._pipe.put(span)
+
+    def flush(self) -> None:
+        """Have what is known sent now."""
+        if self._pipe is not None:
+            self._pipe.flush()
+
+    def measure(self, name: str, value: float, attributes: Mapping[str, Value]) -> None:
+        """Add to a metric."""
+        self._metrics.add(name, value, attributes)
+
+    # What drivers tell --------------------------------------------------------------------------------
+
+    def now_s(self) -> float:
+        """Seconds of CLOCK_BOOTTIME."""
+        return boottime_s()
+
+    def requested(self, operation: str, began_s: float, *, success: bool) -> None:
+        """A request to etcd was answered."""
+        attributes = {semconv.ATTR_OPERATION: operation, semconv.ATTR_SUCCESS: success}
+        self._safely(self._metrics.add, semconv.METRIC_ETCD, boottime_s() - began_s, attributes)
+
+    def committed(self, keys_written: frozenset[str]) -> None:
+        """A transaction took effect."""
+        if self._observer is not None:
+            self._safely(self._observer.committed, keys_written, boottime_s())
+
+    def released(self, number: int) -> None:
+        """Ranks are ordered to start."""
+        if self._observer is not None:
+            self._safely(self._observer.released, number, boottime_s())
+
+    def explaining(self, number: int) -> None:
+        """Evidence of a hang is being taken."""
+        if self._observer is not None:
+            self._safely(self._observer.explaining, number, boottime_s())
+
+    def stopping(self, number: int) -> None:
+        """Ranks are told to stop."""
+        if self._observer is not None:
+            self._safely(self._observer.stopping, number, boottime_s())
+
+    def prepared(self, assignment: Assignment, local_ranks: frozenset[int]) -> dict[int, dict[str, str]]:
+        """Ranks are about to start: their trace, their resource, and where their spans go."""
+        environments: dict[int, dict[str, str]] = {}
+        self._safely(self._prepare, assignment, local_ranks, environments)
+        return environments
+
+    def rank_started(self, number: int, local_rank: int) -> None:
+        """A rank has a process."""
+        observer = self._observer
+        if observer is None:
+            return
+        self._safely(observer.rank_began, local_rank, boottime_s())
+        self._starting.discard(local_rank)
+        if not self._starting:
+            self._safely(observer.started, number, boottime_s())
+
+    def rank_ended(self, number: int, local_rank: int) -> None:
+        """A rank has none any more: what it left is safe from now on."""
+        del number
+        self._safely(self._drain, local_rank)
+
+    # Inside -------------------------------------------------------------------------------------------
+
+    def _prepare(
+        self, assignment: Assignment, local_ranks: frozenset[int], environments: dict[int, dict[str, str]]
+    ) -> None:
+        current = self._observer.round if self._observer is not None else None
+        for local_rank in list(self._spools):
+            self._close_spool(local_rank)
+        self._starting = set(local_ranks)
+        if current is None or current.number != assignment.round:
+            return
+        above = current.named(semconv.RUN_START)
+        sampled = self._pipe is not None and self._config.sampling.takes(above.trace_id)
+        launched = {
+            "TRACEPARENT": spelled(above, sampled=sampled),
+            spool.CLOCK_VARIABLE: str(self._epoch_ns),
+            spool.LAUNCHED_VARIABLE: str(self._epoch_ns + time.clock_gettime_ns(time.CLOCK_BOOTTIME)),
+        }
+        for local_rank in local_ranks:
+            resource = self._rank_resource(assignment, assignment.seat.first_rank + local_rank)
+            environments[local_rank] = {**launched, RESOURCE: self._as_variable(resource)}
+            if sampled:
+                try:
+                    reader = spool.SpoolReader(spool.make(str(local_rank)), resource)
+                except OSError:  # no descriptor is left: the rank's own spans are missing, nothing else
+                    continue
+                self._spools[local_rank] = reader
+                environments[local_rank][spool.VARIABLE] = reader.path
+
+    def _rank_resource(self, assignment: Assignment, rank: int) -> dict[str, Value]:
+        job, number = self._launch.job, assignment.round
+        resource: dict[str, Value] = {
+            semconv.CYCLE_INDEX: number,
+            semconv.MEMBERSHIP: "active",
+            semconv.NODE: self._node_id,
+            semconv.NNODES_ACTIVE: job.min_nodes,
+            semconv.NNODES_SPARE: job.max_nodes - job.min_nodes,
+            semconv.DL_RANK: rank,
+            "service.instance.id": f"nvrx-rank-{self._node_id}-{rank}-round-{number}",
+        }
+        if self._launch.node.order is not None:
+            resource[semconv.INFRA_RANK] = self._launch.node.order
+        if not _names_service(self._environment):
+            resource["service.name"] = RANK
+        return resource
+
+    def _as_variable(self, resource: Mapping[str, Value]) -> str:
+        """What the person had set, and ours over it; made anew each time, so it does not grow with restarts."""
+        pairs: dict[str, str] = {}
+        for pair in self._environment.get(RESOURCE, "").split(","):
+            key, there, value = pair.partition("=")
+            if there and key.strip():
+                pairs[key.strip()] = unquote(value.strip())
+        ours = {key: str(value) for key, value in resource.items() if not key.startswith("service.")}
+        return ",".join(f"{key}={quote(value, safe='')}" for key, value in {**pairs, **ours}.items())
+
+    def _drain(self, local_rank: int) -> None:
+        reader = self._spools.get(local_rank)
+        if reader is not None:
+            for span in reader.drain():
+                self.emit(span)
+
+    def _close_spool(self, local_rank: int) -> None:
+        """Nobody writes there any more; what never ended is told as that."""
+        self._drain(local_rank)
+        reader = self._spools.pop(local_rank)
+        for span in reader.abandoned(self._epoch_ns + time.clock_gettime_ns(time.CLOCK_BOOTTIME)):
+            self.emit(span)
+        reader.close()
+
+    async def _look(self) -> None:
+        """What is now: spans that ranks left, how far they are, what gauges show."""
+        # Not at once: the imports would slow the start of the job.
+        await self._start_metrics()
+        for local_rank in list(self._spools):
+            self._safely(self._drain, local_rank)
+        self._safely(self._look_at_ranks)
+        self._safely(self._count_dropped)
+        await self._count_log()
+
+    def _look_at_ranks(self) -> None:
+        observer, watch = self._observer, self._watch
+        if observer is None or watch is None or observer.round is None:
+            return
+        current, now_s = observer.round, boottime_s()
+        marks = watch.marks(current.number)
+        observer.trains(marks)
+        current.goes_on(now_s, watch.step(current.number))
+        total_s = now_s - self._began_s
+        good = observer.trained_s(now_s, marks) / total_s if total_s > 0 else 0.0
+        self._metrics.gauges(semconv.METRIC_GOODPUT, [(min(good, 1.0), {})])
+        self._metrics.gauges(semconv.METRIC_ROUND, [(current.number, {})])
+        states = watch.states(current.number)
+        told = [(count, {semconv.ATTR_STATE: state}) for state, count in states.items()]
+        self._metrics.gauges(semconv.METRIC_RANKS, told)
+        age_s = watch.oldest_report_s(current.number)
+        self._metrics.gauges(semconv.METRIC_BEAT_AGE, [] if age_s is None else [(age_s, {})])
+
+    def _count_dropped(self) -> None:
+        if self._pipe is not None and self._pipe.dropped > self._dropped:
+            self._metrics.add(semconv.METRIC_SPANS_DROPPED, self._pipe.dropped - self._dropped)
+            self._dropped = self._pipe.dropped
+
+    async def _count_log(self) -> None:
+        folders = self._watch.folders if self._watch is not None else {}
+        if not folders:
+            return
+        size = await anyio.to_thread.run_sync(log_bytes, folders, abandon_on_cancel=True)
+        key = (0, frozenset(map(str, folders.values())))
+        new = size - self._logged.get(key, 0)
+        self._logged = {key: size}
+        if new > 0:
+            self._metrics.add(semconv.METRIC_LOG_SPOOLED, new)
+
+    def lost_output(self, lost_bytes: int) -> None:
+        """Output of ranks that no disk took."""
+        self._metrics.add(semconv.METRIC_LOG_DROPPED, lost_bytes)
+
+    async def _scraped(self) -> str:
+        await self._look()
+        return await anyio.to_thread.run_sync(self._metrics.exposition, abandon_on_cancel=True)
+
+    async def _start_metrics(self) -> None:
+        wanted = self._config.metrics is not None or self._config.metrics_port is not None
+        if self._measures or not wanted:
+            return
+        self._measures = True
+        try:
+            await anyio.to_thread.run_sync(self._metrics.start, abandon_on_cancel=True)
+        except Exception as error:  # noqa: BLE001 - outermost frame of a helper: told once, training goes on
+            self._warn(f"no metrics are sent: {type(error).__name__}: {error}")
+
+    def _tell_of_start(self) -> None:
+        """The agent's own start: each its own trace, as documented."""
+        own = processes.read_stat(os.getpid())
+        imports_s, ticks_per_s = self._launch.imports_began_s, os.sysconf("SC_CLK_TCK")
+        if own is None or not imports_s:
+            return
+        start_s = min(own.start_ticks / ticks_per_s, imports_s)
+        for name, from_s, to_s in (
+            (semconv.STARTUP, start_s, imports_s),
+            (semconv.IMPORTS, imports_s, self._began_s),
+        ):
+            instance = self._resource["service.instance.id"]
+            me = SpanName(derived_trace_id(name, instance), derived_span_id(name, instance))
+            start_ns, end_ns = (self._epoch_ns + round(moment_s * NS) for moment_s in (from_s, to_s))
+            attributes: dict[str, Value] = {semconv.NODE: self._node_id}
+            self.emit(FinishedSpan(name, *me, None, start_ns, end_ns, attributes))
+
+    def _silent_since(self, number: int, rank: int) -> float | None:
+        return self._watch.silent_since_s(number, rank) if self._watch is not None else None
+
+    def _end_life(self) -> None:
+        observer, self._observer = self._observer, None
+        if observer is not None:
+            self._safely(observer.finish, boottime_s())
+
+    def _safely(self, job: Callable[..., object], *arguments: Any) -> None:
+        """Law 8: what fails here is told once, and nothing more is told of rounds."""
+        if self._broken:
+            return
+        try:
+            job(*arguments)
+        except Exception as error:  # noqa: BLE001 - outermost frame of a helper: training goes on
+            self._broken = True
+            self._warn(f"telemetry ends here, by a bug of its own: {type(error).__name__}: {error}")
+
+
+class Onlooker:
+    """The observer as a machine that cannot fail, and wants nothing."""
+
+    def __init__(self, observer: Observer, safely: Callable[..., None]) -> None:
+        self._observer = observer
+        self._safely = safely
+
+    def scopes(self) -> Any:
+        """See `Machine`."""
+        return self._observer.scopes()
+
+    def observe(self, event: Any, now: Any) -> None:
+        """See `Machine`."""
+        if not isinstance(event, Renewed):
+            self._safely(self._observer.observe, event, now)
+
+    def decide(self, now: Any) -> Any:
+        """See `Machine`."""
+        self._safely(self._observer.decide, now)
+        return NOTHING
+
+
+def begin_tracing(
+    launch: LaunchConfig, environment: Mapping[str, str], warn: Callable[[str], None]
+) -> Tracing:
+    """Telemetry as the launch asks for it."""
+    if launch.telemetry is None:
+        return Untraced()
+    node_id = launch.node.node_id or os.uname().nodename
+    return Traced(launch.telemetry, launch, environment, node_id, warn)
+
+
+def _names_service(environment: Mapping[str, str]) -> bool:
+    return bool(environment.get("OTEL_SERVICE_NAME")) or "service.name=" in environment.get(RESOURCE, "")

@@ -1,0 +1,227 @@
+"""The agent's drivers, watched: each does what it did, and says when. Only where telemetry is on."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from nvrx_async.etcd import EtcdError
+from nvrx_async.etcd.types import Deleted, KeyValue, Listing, Put, Scope, Txn, TxnResult
+from nvrx_async.job.records import Assignment, Node
+from nvrx_async.ranklink.page import PageView
+from nvrx_async.rounds.drivers import Ranks, Store
+from nvrx_async.rounds.events import PortReserved, Proven, RanksHeld
+from nvrx_launcher.clock import boottime_s
+from nvrx_launcher.rank_watch import RankWatch
+
+
+class Witness(Protocol):
+    """What drivers say. No call of these raises."""
+
+    def requested(self, operation: str, began_s: float, *, success: bool) -> None:
+        """A request to etcd was answered."""
+
+    def committed(self, keys_written: frozenset[str]) -> None:
+        """A transaction took effect."""
+
+    def released(self, number: int) -> None:
+        """Ranks are ordered to start."""
+
+    def explaining(self, number: int) -> None:
+        """Evidence of a hang is being taken."""
+
+    def stopping(self, number: int) -> None:
+        """Ranks are told to stop."""
+
+    def prepared(self, assignment: Assignment, local_ranks: frozenset[int]) -> dict[int, dict[str, str]]:
+        """Ranks are about to start; returns what to add to their environments."""
+
+    def rank_started(self, number: int, local_rank: int) -> None:
+        """A rank has a process."""
+
+    def rank_ended(self, number: int, local_rank: int) -> None:
+        """A rank has none any more."""
+
+    def lost_output(self, lost_bytes: int) -> None:
+        """Output of ranks was lost."""
+
+    def now_s(self) -> float:
+        """Seconds of CLOCK_BOOTTIME."""
+
+
+class WatchedStore:
+    """Implements `nvrx_async.rounds.drivers.Store`."""
+
+    def __init__(self, store: Store, witness: Witness) -> None:
+        self._store = store
+        self._witness = witness
+
+    def follow(self, scopes: frozenset[Scope]) -> None:
+        """See `Store`."""
+        self._store.follow(scopes)
+
+    def changes(self) -> AsyncIterator[Listing | KeyValue | Deleted]:
+        """See `Store`."""
+        return self._store.changes()
+
+    async def relist(self) -> tuple[Listing, ...]:
+        """See `Store`."""
+        began_s, success = self._witness.now_s(), False
+        try:
+            listings = await self._store.relist()
+            success = True
+        finally:
+            self._witness.requested("list", began_s, success=success)
+        return listings
+
+    async def commit(self, txn: Txn) -> TxnResult:
+        """See `Store`."""
+        began_s = self._witness.now_s()
+        try:
+            result = await self._store.commit(txn)
+        except EtcdError:
+            self._witness.requested("txn", began_s, success=False)
+            raise
+        self._witness.requested("txn", began_s, success=True)
+        if result.succeeded:
+            self._witness.committed(frozenset(one.key for one in txn.then if isinstance(one, Put)))
+        return result
+
+    async def revoke(self, lease: int) -> None:
+        """See `Store`."""
+        await self._store.revoke(lease)
+
+    async def lead(self, elections: Scope, key: str, create_revision: int) -> bool:
+        """See `Store`."""
+        return await self._store.lead(elections, key, create_revision)
+
+    async def deposed(self, key: str, create_revision: int) -> None:
+        """See `Store`."""
+        await self._store.deposed(key, create_revision)
+
+
+class WatchedRanks:
+    """Implements `nvrx_async.rounds.drivers.Ranks`."""
+
+    def __init__(self, ranks: Ranks, witness: Witness) -> None:
+        self._ranks = ranks
+        self._witness = witness
+
+    async def start(self, assignment: Assignment, generation: int) -> None:
+        """See `Ranks`."""
+        self._witness.released(assignment.round)
+        await self._ranks.start(assignment, generation)
+
+    def stop(self, number: int, *, grace: bool) -> None:
+        """See `Ranks`."""
+        self._ranks.stop(number, grace=grace)
+
+    def kill_hung(self, number: int) -> None:
+        """See `Ranks`."""
+        self._ranks.kill_hung(number)
+        self._witness.explaining(number)
+
+    async def hold(self, number: int) -> RanksHeld:
+        """See `Ranks`."""
+        return await self._ranks.hold(number)
+
+    def stop_at(self, number: int, step: int | None) -> None:
+        """See `Ranks`."""
+        self._ranks.stop_at(number, step)
+
+    async def reserve_port(self, number: int) -> PortReserved:
+        """See `Ranks`."""
+        return await self._ranks.reserve_port(number)
+
+    async def prove(self, node: Node) -> Proven:
+        """See `Ranks`."""
+        return await self._ranks.prove(node)
+
+
+class TracedWatch(RankWatch):
+    """The watch over ranks, which also says what it sees of their processes, and gives them their trace."""
+
+    witness: Witness
+
+    def prepare(self, assignment: Assignment, folders: Mapping[int, Path]) -> dict[int, dict[str, str]]:
+        """See `RankWatch`."""
+        linked = super().prepare(assignment, folders)
+        traced = self.witness.prepared(assignment, frozenset(folders))
+        return {one: {**linked.get(one, {}), **traced.get(one, {})} for one in folders}
+
+    def started(self, number: int, local_rank: int, pid: int) -> None:
+        """See `RankWatch`."""
+        super().started(number, local_rank, pid)
+        self.witness.rank_started(number, local_rank)
+
+    def halt(self, number: int) -> None:
+        """See `RankWatch`."""
+        super().halt(number)
+        self.witness.stopping(number)
+
+    def lost_output(self, lost_bytes: int) -> None:
+        """See `RankWatch`."""
+        self.witness.lost_output(lost_bytes)
+
+    def ended(self, number: int, local_rank: int) -> None:
+        """See `RankWatch`."""
+        super().ended(number, local_rank)
+        self.witness.rank_ended(number, local_rank)
+
+    # For the telemetry --------------------------------------------------------------------------------
+
+    @property
+    def folders(self) -> dict[int, Path]:
+        """Log folders of the ranks of this round, by local rank."""
+        return dict(self._round.folders) if self._round is not None else {}
+
+    def silent_since_s(self, number: int, rank: int) -> float | None:
+        """When a rank that was found hung began what it does not end, in seconds of CLOCK_BOOTTIME."""
+        watched = self._of(number)
+        if watched is None:
+            return None
+        finding = watched.hung.get(rank - watched.assignment.seat.first_rank)
+        return None if finding is None else finding.since_s + boottime_s() - time.monotonic()
+
+    def step(self, number: int) -> int | None:
+        """The highest step that a rank of this node has reported."""
+        return max((view.step for view in self._views(number) if view.step is not None), default=None)
+
+    def states(self, number: int) -> dict[str, int]:
+        """How many ranks that have a process are starting, ready and hung."""
+        watched = self._of(number)
+        if watched is None:
+            return {"starting": 0, "ready": 0, "hung": 0}
+        ready = sum(view.is_ready for view in self._views(number))
+        hung = len(watched.hung)
+        return {"starting": max(len(watched.pids) - ready, 0), "ready": max(ready - hung, 0), "hung": hung}
+
+    def oldest_report_s(self, number: int) -> float | None:
+        """Seconds since the rank that reported longest ago did; None if none reports."""
+        ages = [
+            view.at_s - max(thread.last_s for thread in view.threads)
+            for view in self._views(number)
+            if view.threads
+        ]
+        return max(ages, default=None)
+
+    def _views(self, number: int) -> list[PageView]:
+        watched = self._of(number)
+        if watched is None:
+            return []
+        return [page.view(time.monotonic_ns()) for page in watched.pages.values()]
+
+
+def log_bytes(folders: Mapping[int, Path]) -> int:
+    """Bytes of output in these ranks' files. Blocks on the disk."""
+    total = 0
+    for folder in folders.values():
+        for name in ("stdout.log", "stderr.log"):
+            try:
+                total += os.stat(folder / name).st_size  # noqa: PTH116 - one call, many files
+            except OSError:  # not written yet, or the disk says nothing
+                continue
+    return total

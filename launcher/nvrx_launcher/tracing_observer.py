@@ -1,0 +1,277 @@
+"""Watches one life of the agent and tells it as spans and metrics. Decides nothing and wants nothing done.
+
+It sits among the machines, because there all events pass with the moment they were seen at; what it fails at ends
+the telling, never the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Protocol
+
+from nvrx_async.etcd.types import Scope
+from nvrx_async.job.keys import AttemptKeys
+from nvrx_async.job.records import FaultKind, Interrupt, Mark, Outcome, Phase, RankEnd, Round
+from nvrx_async.job.trace import opener_of
+from nvrx_async.rounds.effects import Decision, Finished, Notice, Registered, RoundRunning
+from nvrx_async.rounds.events import Deposed, Elected, Event, KeeperLost, Now, RankEnded, RankHung, RanksGone
+from nvrx_async.rounds.mirror import Mirror
+from nvrx_launcher.tracing_round import About, NodeRound
+from nvrx_telemetry import semconv
+from nvrx_telemetry.model import FinishedSpan, SpanLink, Value
+
+NOTHING = Decision((), None, "looks on")
+
+
+class Told(Protocol):
+    """Takes what the observer tells."""
+
+    def emit(self, span: FinishedSpan) -> None:
+        """Take a finished span."""
+
+    def flush(self) -> None:
+        """Have what was told sent soon: the process may not live much longer."""
+
+    def measure(self, name: str, value: float, attributes: Mapping[str, Value]) -> None:
+        """Take a value of a counter or histogram."""
+
+
+class Observer:
+    """See the module. `hung_since` answers when a rank that hangs last gave a sign of life (CLOCK_BOOTTIME)."""
+
+    def __init__(
+        self,
+        about: About,
+        mirror: Mirror,
+        told: Told,
+        began_s: float,
+        hung_since: Callable[[int, int], float | None],
+    ) -> None:
+        self._about = about
+        self._mirror = mirror
+        self._told = told
+        self._hung_since = hung_since
+        self._keys: AttemptKeys | None = None
+        self._ready_s = began_s
+        self._seen_at = 0
+        self._joined: dict[int, float] = {}
+        self._leading = False
+        self._ranks_began_s: dict[int, float] = {}
+        self._trained_s = 0.0
+        self.round: NodeRound | None = None
+        self.before: NodeRound | None = None
+
+    # As a machine -------------------------------------------------------------------------------------
+
+    def scopes(self) -> frozenset[Scope]:
+        """Nothing: it sees what the machines follow."""
+        return frozenset()
+
+    def observe(self, event: Event, now: Now) -> None:
+        """Note an event."""
+        match event:
+            case Elected() | Deposed():
+                self._leading = isinstance(event, Elected)
+            case RankEnded(round=number, end=end):
+                self._ended(number, end, now.s)
+            case RankHung(round=number, rank=rank, sentence=sentence):
+                since_s = self._hung_since(number, rank)
+                self._faulted(number, FaultKind.HANG, f"rank {rank} {sentence}", rank, since_s, now.s)
+            case KeeperLost() if self.round is not None and self.round.at.released_s is not None:
+                lost = FaultKind.KEEPER_LOST
+                self._faulted(self.round.number, lost, "the keeper died", None, None, now.s)
+            case RanksGone(round=number, marks=marks):
+                self._gone(number, marks, now.s)
+            case _:
+                pass
+
+    def decide(self, now: Now) -> Decision:
+        """Look at the round; wants nothing done."""
+        keys = self._keys
+        if keys is None:
+            return NOTHING
+        revision = self._mirror.revision(keys.round)
+        if revision != self._seen_at:
+            self._seen_at = revision
+            now_round = self._mirror.record(Round, keys.round)
+            if now_round is not None and (self.round is None or self.round.number != now_round.number):
+                self._opens(now_round, now.s)
+        current = self.round
+        if current is not None and current.at.told_s is None:
+            interrupt = self._mirror.record(Interrupt, keys.interrupt(current.number))
+            if interrupt is not None:
+                self._interrupted(current, interrupt, now.s)
+        return NOTHING
+
+    # What drivers saw ---------------------------------------------------------------------------------
+
+    def notice(self, notice: Notice, now_s: float) -> None:
+        """People are told something."""
+        match notice:
+            case Registered(node=node, attempt=attempt):
+                self._about = replace(self._about, node_id=node.node_id, attempt=attempt)
+                self._keys = AttemptKeys(self._about.run_id, attempt)
+            case RoundRunning() if self.round is not None and self.round.number == notice.number:
+                self.round.runs(now_s, notice.assignment, notice.nodes, notice.world_size)
+            case Finished(outcome=outcome):
+                self._finished(outcome, now_s)
+            case _:
+                pass
+
+    def committed(self, keys_written: frozenset[str], now_s: float) -> None:
+        """A transaction of this agent took effect."""
+        current, keys, node_id = self.round, self._keys, self._about.node_id
+        if keys is None or current is None:
+            return
+        if keys.fault(current.number, node_id) in keys_written:
+            current.reported(now_s)
+            self._joined[current.number + 1] = self._ready_s = now_s  # a report joins the next round
+        if keys.join(current.number, node_id) in keys_written:
+            current.at.joined_s = self._ready_s = now_s
+        if keys.join(current.number + 1, node_id) in keys_written:  # a spare's
+            self._joined[current.number + 1] = self._ready_s = now_s
+
+    def released(self, number: int, now_s: float) -> None:
+        """Ranks are ordered to start."""
+        if (current := self._of(number)) is not None:
+            current.released(now_s)
+
+    def started(self, number: int, now_s: float) -> None:
+        """All ranks of this node have a process."""
+        if (current := self._of(number)) is not None:
+            current.started(now_s)
+
+    def rank_began(self, local_rank: int, now_s: float) -> None:
+        """A rank's process exists."""
+        self._ranks_began_s[local_rank] = now_s
+
+    def explaining(self, number: int, now_s: float) -> None:
+        """Evidence of a hang is being taken."""
+        if (current := self._of(number)) is not None:
+            current.explaining(now_s)
+
+    def stopping(self, number: int, now_s: float) -> None:
+        """Ranks are told to stop."""
+        if (current := self._of(number)) is not None:
+            current.stopping(now_s)
+
+    def trains(self, marks: Mapping[Mark, float], *, last: bool = False) -> None:
+        """How far the ranks have come; `last`: they will come no further."""
+        if self.round is None or self.before is None:
+            return
+        took_s = self.round.restarted(self.before, marks, last=last)
+        if took_s is not None:
+            kind = self.before.fault.kind if self.before.fault else ""
+            self._told.measure(semconv.METRIC_RECOVERY, took_s, {semconv.ATTR_KIND: kind})
+
+    def trained_s(self, now_s: float, marks: Mapping[Mark, float]) -> float:
+        """How long this node's ranks have trained in this life, in seconds."""
+        return self._trained_s + self._lasting_s(now_s, marks)
+
+    def finish(self, now_s: float) -> None:
+        """This life is over."""
+        if self.round is not None:
+            self.trains({}, last=True)
+            self.round.closes(now_s, self._outcome(self.round, "terminated"))
+
+    # Inside -------------------------------------------------------------------------------------------
+
+    def _opens(self, now_round: Round, now_s: float) -> None:
+        old = self.round
+        if old is not None:
+            self.trains({}, last=True)
+            old.closes(now_s, self._outcome(old, "peer_restart"))
+        made = NodeRound(self._about, now_round, now_s, self._told.emit)
+        made.at.joined_s = self._joined.pop(now_round.number, None)
+        if old is None and now_round.phase is not Phase.FORMING:
+            made.membership = "late_joiner"
+        if made.opened_here and old is not None:
+            end = now_round.verdict
+            old.decided(now_s, end, end.reason if end is not None else "")
+            if end is not None:
+                kinds = {semconv.ATTR_LEVEL: end.level.value, semconv.ATTR_KIND: end.root.kind.value}
+                self._told.measure(semconv.METRIC_RESTARTS, 1, kinds)
+        made.opens(self._ready_s, _links(old, now_round))
+        self.before, self.round = old, made
+
+    def _interrupted(self, current: NodeRound, interrupt: Interrupt, now_s: float) -> None:
+        current.told(now_s, interrupt)
+        if interrupt.by != self._about.node_id:
+            late_s = now_s - current.notified_since_s(interrupt, now_s)
+            self._told.measure(semconv.METRIC_NOTIFICATION, late_s, {})
+        self._told.flush()
+
+    def _ended(self, number: int, end: RankEnd, now_s: float) -> None:
+        current = self._of(number)
+        if current is None or end.kind is None or end.kind is FaultKind.STOPPED_BY_US:
+            return
+        began_s = self._ranks_began_s.get(end.local_rank)
+        since_s = None if began_s is None else began_s + end.ran_s
+        sentence = f"rank {end.rank}: {end.detail or end.kind.value}"
+        self._faulted(number, end.kind, sentence, end.rank, since_s, now_s)
+
+    def _faulted(
+        self,
+        number: int,
+        kind: FaultKind,
+        sentence: str,
+        rank: int | None,
+        since_s: float | None,
+        now_s: float,
+    ) -> None:
+        current = self._of(number)
+        if current is None or current.at.told_s is not None:
+            return
+        if current.faulted(now_s, kind.value, sentence, rank, since_s):
+            took_s = now_s - (current.at.fault_since_s or now_s)
+            self._told.measure(semconv.METRIC_DETECTION, took_s, {semconv.ATTR_KIND: kind.value})
+            self._told.flush()
+
+    def _gone(self, number: int, marks: Mapping[Mark, float], now_s: float) -> None:
+        current = self._of(number)
+        if current is None:
+            return
+        self._trained_s += self._lasting_s(now_s, marks)
+        self.trains(marks, last=True)
+        current.gone(now_s)
+        self._ranks_began_s.clear()
+
+    def _lasting_s(self, now_s: float, marks: Mapping[Mark, float]) -> float:
+        """How long the ranks that live now have trained: from their first step, else from their start."""
+        current = self.round
+        if current is None or current.at.started_s is None or current.at.gone_s is not None:
+            return 0.0
+        over = current.at.fault_s or current.at.told_s or now_s
+        return max(0.0, over - marks.get(Mark.FIRST_STEP, current.at.started_s))
+
+    def _finished(self, outcome: Outcome, now_s: float) -> None:
+        current = self.round
+        if current is None:
+            return
+        self.trains({}, last=True)
+        current.closes(now_s, "completed" if outcome.success else self._outcome(current, "peer_restart"))
+        if self._leading:
+            current.decided(now_s, None, outcome.reason)
+
+    def _outcome(self, current: NodeRound, otherwise: str) -> str:
+        if current.at.fault_s is not None:
+            return "failed"
+        if current.at.running_s is not None and current.assignment is None:
+            return "standby"
+        return otherwise
+
+    def _of(self, number: int) -> NodeRound | None:
+        return self.round if self.round is not None and self.round.number == number else None
+
+
+def _links(old: NodeRound | None, now_round: Round) -> tuple[SpanLink, ...]:
+    """From a round's root to the round before, and to the fault that ended it."""
+    if old is None or old.number != now_round.number - 1 or not opener_of(now_round.extra):
+        return ()
+    links = [SpanLink(old.root, {semconv.LINK_KIND: "previous_round"})]
+    culprit = now_round.verdict.root.node_id if now_round.verdict else None
+    culprit = culprit or (old.fault.node_id if old.fault else None)
+    if culprit is not None:
+        links.append(SpanLink(old.fault_mark(culprit), {semconv.LINK_KIND: "fault"}))
+    return tuple(links)

@@ -1,0 +1,349 @@
+"""See and steer a job from outside: the same facts as `nvrx` shows, for programs.
+
+```python
+async with JobClient.connect(("etcd-0:2379",), "llama") as job:
+    print((await job.status()).state)
+    await job.wait_for("round=2", timeout_s=60)
+    for event in [event async for event in job.events()]:
+        print(event.at_utc, event.sentence)
+```
+
+Nothing but `command` writes.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+import anyio
+import orjson
+
+from nvrx_async.etcd.client import EtcdClient
+from nvrx_async.etcd.config import EtcdConfig
+from nvrx_async.etcd.feed import Feed
+from nvrx_async.etcd.types import CreatedAt, Exists, KeyValue, ModifiedAt, Put, Scope, Txn
+from nvrx_async.job import job_events
+from nvrx_async.job.codec import decode, encode
+from nvrx_async.job.conditions import Answer, condition
+from nvrx_async.job.errors import NoSuchRoundError, NotSoError, RecordError, UnansweredError
+from nvrx_async.job.job_events import JobEvent
+from nvrx_async.job.keys import AttemptKeys, current
+from nvrx_async.job.live import LIVE, LiveNode
+from nvrx_async.job.reader import Reader, living_attempt
+from nvrx_async.job.records import Command, CommandPhase, Node, Phase, Verb
+from nvrx_async.job.round_record import RoundRecord, with_marks
+from nvrx_async.job.status import Held, JobStatus, job_status
+from nvrx_async.job.times import as_utc
+from nvrx_async.job.why import Why, explain
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+Ask: TypeAlias = Callable[[str, str, Mapping[str, Any], float], Awaitable[Mapping[str, Any]]]
+"""Asks the agent at an address a question (kind, payload) within seconds; an `OSError` or what `silence` names
+says that there is no answer."""
+
+LIVE_WITHIN_S = 0.5
+MOST_ASKED = 256
+"""Agents asked for live numbers without being told to: more make no table that a person reads."""
+ASKED_AT_ONCE = 64
+LOOK_AGAIN_S = 0.5
+"""How often agents are asked how far they are: steps are in no key that could be watched."""
+ANSWER_WITHIN_S = 30.0
+EVENTS_OF_ROUNDS = 200
+
+
+class JobClient:
+    """One job, by its living attempt at each call. `ask` reaches the agents; without it nothing live is known.
+
+    `silence`: the errors by which `ask` says that an agent gives no answer.
+    All calls raise `EtcdError` where etcd does, and `NoSuchJobError` while there is no such job.
+    """
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        run_id: str,
+        *,
+        ask: Ask | None = None,
+        silence: tuple[type[Exception], ...] = (OSError,),
+    ) -> None:
+        self._client = client
+        self.run_id = run_id
+        self._ask = ask
+        self._silence: tuple[type[Exception], ...] = (RecordError, *silence)
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls, endpoints: Sequence[str], run_id: str, *, ask: Ask | None = None
+    ) -> AsyncIterator[Self]:
+        """A client of its own connection, for plain etcd endpoints (`host:port`)."""
+        async with EtcdClient(EtcdConfig(tuple(endpoints))) as client:
+            yield cls(client, run_id, ask=ask)
+
+    # Looking ------------------------------------------------------------------------------------------
+
+    async def status(self, *, live: bool | None = None) -> JobStatus:
+        """How the job stands. `live` asks the agents too; by default where they are not too many."""
+        reader = await self._reader()
+        held = await reader.held(nodes=True)
+        if held.outcome is not None or live is False:
+            return job_status(held)
+        answers, silent = await self._live(held, every=live is True)
+        return job_status(held, answers, silent)
+
+    async def summary(self) -> JobStatus:
+        """The same without nodes and ranks: cheap for a job of any size."""
+        reader = await self._reader()
+        return job_status(await reader.held(nodes=False))
+
+    async def rounds(self, last: int = EVENTS_OF_ROUNDS) -> tuple[RoundRecord, ...]:
+        """The last rounds of the attempt, without reports of nodes."""
+        reader = await self._reader()
+        newest = await self._newest(reader)
+        return await reader.rounds(range(max(0, newest + 1 - last), newest + 1))
+
+    async def round(self, number: int) -> RoundRecord:
+        """One round with all that its nodes reported.
+
+        Raises:
+            NoSuchRoundError: there is none of this number.
+        """
+        reader = await self._reader()
+        newest = await self._newest(reader)
+        if not 0 <= number <= newest:
+            raise NoSuchRoundError(self.run_id, number, newest)
+        return await reader.round(number)
+
+    async def log_folders(self) -> tuple[str, ...]:
+        """Folders that nodes of the living attempt write their ranks' output below, each on its own node."""
+        reader = await self._reader()
+        held = await reader.held(nodes=True)
+        told = {str(node.extra.get("log_dir", "")) for node in (held.nodes or {}).values()}
+        for number in {max(0, held.round.number - 1), held.round.number}:
+            told |= {node.log_dir for node in (await reader.round(number)).nodes}
+        return tuple(sorted(told - {""}))
+
+    async def why(self, number: int | None = None) -> Why:
+        """Why a round ended; by default the last one that a fault ended, else what goes on.
+
+        Raises:
+            NoSuchRoundError: there is no round of this number.
+        """
+        reader = await self._reader()
+        now_round, outcome = await reader.now_round()
+        newest = now_round.number if now_round else 0
+        if number is None:
+            failed = outcome is not None and not outcome.success
+            number = newest if failed or newest == 0 else newest - 1
+        if not 0 <= number <= newest:
+            raise NoSuchRoundError(self.run_id, number, newest)
+        record = await reader.round(number)
+        following = await reader.round(number + 1) if number < newest else None
+        if following is not None and following.phase is Phase.RUNNING and outcome is None:
+            held = await reader.held(nodes=True)
+            answers, _ = await self._live(held, every=False)
+            told = {name: one.marks for name, one in answers.items() if one.round == following.number}
+            following = with_marks(following, told)
+        return explain(record, following)
+
+    async def events(self, *, follow: bool = False, since: datetime | None = None) -> AsyncIterator[JobEvent]:
+        """What happened, in order; with `follow` also what happens from now on, until the attempt has ended."""
+        since_utc = as_utc(since) if since is not None else ""
+        seen: set[JobEvent] = set()
+        reader = await self._reader()
+        if not follow:
+            for event in await self._events(reader, 0):
+                if event.at_utc >= since_utc:
+                    yield event
+            return
+        keys, first = reader.keys, 0
+        async with Feed(self._client) as feed:
+            feed.set_scopes(_followed(keys))
+            async for _ in feed:
+                number, over = await self._standing(reader)
+                feed.set_scopes(_followed(keys, number))
+                for event in await self._events(reader, first):
+                    if event not in seen and event.at_utc >= since_utc:
+                        seen.add(event)
+                        yield event
+                first = max(0, number - 1)
+                if over:
+                    return
+
+    async def changes(self) -> AsyncIterator[None]:
+        """Comes once at the start and whenever something in the job was decided; for pictures that are redrawn."""
+        reader = await self._reader()
+        async with Feed(self._client) as feed:
+            feed.set_scopes(_followed(reader.keys))
+            async for _ in feed:
+                yield
+
+    # Waiting and steering -----------------------------------------------------------------------------
+
+    async def wait_for(self, text: str, *, timeout_s: float | None = None) -> JobStatus:
+        """Wait for a condition: `running`, `ended`, `round=2`, `step=100`; returns the status it holds in.
+
+        Raises:
+            NoSuchError: it is no condition.
+            NotSoError: it will never hold, or not within `timeout_s`.
+        """
+        wanted, reader, never = condition(text), await self._reader(), False
+        with anyio.move_on_after(timeout_s):
+            async with Feed(self._client) as feed:
+                feed.set_scopes(_followed(reader.keys))
+                while not never:
+                    await _next(feed, LOOK_AGAIN_S if wanted.needs_live else None)
+                    status = await self.status(live=wanted.needs_live)
+                    answer = wanted.holds(status)
+                    if answer is Answer.YES:
+                        return status
+                    never = answer is Answer.NEVER
+        if never:
+            raise NotSoError(
+                f"job {self.run_id} is {status.state.value}: {text} will not be any more",
+                f"nvrx why {self.run_id}",
+            )
+        raise NotSoError(
+            f"job {self.run_id}: not {text} within {timeout_s:g} s", f"nvrx status {self.run_id}"
+        )
+
+    async def command(
+        self,
+        verb: Verb,
+        *,
+        by: str,
+        now_utc: str,
+        node_id: str | None = None,
+        reason: str = "",
+        extra: Mapping[str, Any] | None = None,
+        timeout_s: float = ANSWER_WITHIN_S,
+    ) -> Command:
+        """Ask the job to do something, and wait for its answer. It is carried out once, whoever leads.
+
+        Raises:
+            NotSoError: the job has ended.
+            UnansweredError: nobody answered in time; the command stands.
+        """
+        reader = await self._reader()
+        keys = reader.keys
+        stamp = "".join(sign for sign in now_utc if sign.isdigit())
+        key = keys.control(f"{stamp}-{secrets.token_hex(4)}")
+        asked = Command(verb, by, reason, now_utc, node_id, extra=extra or {})
+        here = await self._client.get(current(self.run_id))
+        attempt = ModifiedAt(current(self.run_id), here.mod_revision if here else 0)
+        when = (attempt, CreatedAt(key, 0), CreatedAt(keys.outcome, 0), Exists(keys.round))
+        async with Feed(self._client) as feed:
+            written = await self._client.commit(Txn(when, (Put(key, encode(asked)),)))
+            if not written.succeeded:
+                raise NotSoError(
+                    f"job {self.run_id} has ended: it takes no commands", f"nvrx why {self.run_id}"
+                )
+            feed.set_scopes(frozenset({Scope(key)}))
+            with anyio.move_on_after(timeout_s):
+                return await _answered(feed, key)
+        raise UnansweredError(
+            f"nobody answered the command within {timeout_s:g} s; it stands, and is carried out once somebody leads",
+            f"nvrx status {self.run_id}",
+        )
+
+    # Inside -------------------------------------------------------------------------------------------
+
+    async def _reader(self) -> Reader:
+        living, keys = await living_attempt(self._client, self.run_id)
+        return Reader(self._client, keys, living)
+
+    async def _newest(self, reader: Reader) -> int:
+        now_round, _ = await reader.now_round()
+        return now_round.number if now_round is not None else 0
+
+    async def _standing(self, reader: Reader) -> tuple[int, bool]:
+        """Number of the round, and whether the attempt is over."""
+        now_round, outcome = await reader.now_round()
+        return (now_round.number if now_round else 0), outcome is not None
+
+    async def _events(self, reader: Reader, first: int) -> tuple[JobEvent, ...]:
+        """All events of the rounds from `first` on; of those before the last but one, without nodes' reports."""
+        held = await reader.held(nodes=True)
+        newest = held.round.number
+        start = max(first, newest + 1 - EVENTS_OF_ROUNDS)
+        detailed = [number for number in (newest - 1, newest) if number >= start]
+        records = list(await reader.rounds(range(start, max(start, newest - 1))))
+        records += [await reader.round(number) for number in detailed]
+        return job_events.of_attempt(
+            held.current.attempt,
+            held.job.created_utc,
+            tuple(records),
+            held.nodes or {},
+            held.commands,
+            held.excluded,
+        )
+
+    async def _live(self, held: Held, *, every: bool) -> tuple[dict[str, LiveNode], list[str]]:
+        """Ask all agents at once, within a time that a person does not notice; who is silent is left out."""
+        asked = {node_id: node for node_id, node in (held.nodes or {}).items() if node.probe}
+        if self._ask is None or not asked or (len(asked) > MOST_ASKED and not every):
+            return {}, []
+        found: dict[str, LiveNode] = {}
+        limiter = anyio.CapacityLimiter(ASKED_AT_ONCE)
+
+        async def one(node_id: str, node: Node) -> None:
+            async with limiter:
+                answer = await self._answer(node)
+            if answer is not None:
+                found[node_id] = answer
+
+        with anyio.move_on_after(LIVE_WITHIN_S):
+            async with anyio.create_task_group() as tasks:
+                for node_id, node in asked.items():
+                    tasks.start_soon(one, node_id, node)
+        return found, [node_id for node_id in asked if node_id not in found]
+
+    async def _answer(self, node: Node) -> LiveNode | None:
+        if self._ask is None:
+            return None
+        try:
+            raw = await self._ask(node.probe, LIVE, {}, LIVE_WITHIN_S)
+            return decode(LiveNode, node.probe, orjson.dumps(dict(raw)))
+        except self._silence:
+            return None  # a helper: what etcd holds is shown without it, and who was silent is named
+
+
+async def _next(feed: Feed, at_most_s: float | None) -> None:
+    """Wait until something was decided, or so long."""
+    with anyio.move_on_after(at_most_s):
+        await anext(feed)
+
+
+def _followed(keys: AttemptKeys, number: int | None = None) -> frozenset[Scope]:
+    """What tells that something was decided: a handful of keys, and in a round its nodes' reports."""
+    scopes = {
+        Scope(current(keys.run_id)),
+        Scope(keys.round),
+        Scope(keys.outcome),
+        keys.interrupts,
+        keys.nodes,
+        keys.controls,
+        keys.exclusions,
+    }
+    if number is not None:
+        scopes |= {
+            Scope(keys.fault(number, ""), prefix=True),
+            Scope(keys.done(number, ""), prefix=True),
+            Scope(keys.end(number)),
+        }
+    return frozenset(scopes)
+
+
+async def _answered(feed: Feed, key: str) -> Command:
+    async for item in feed:
+        found = item if isinstance(item, KeyValue) else next(iter(getattr(item, "items", ())), None)
+        if found is not None:
+            command = decode(Command, key, found.value)
+            if command.phase is not CommandPhase.ASKED:
+                return command
+    raise AssertionError("a feed ends by an error only")

@@ -1,0 +1,184 @@
+"""The agent's metrics: instruments of the SDK, sent by OTLP or read by Prometheus.
+
+Whoever measures calls `Metrics.add` or `Metrics.gauges`, before the SDK is loaded too. `start` loads it and blocks,
+so it belongs into a thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, TypeAlias
+
+from nvrx_telemetry import semconv
+from nvrx_telemetry.model import Value
+from nvrx_telemetry.setup import TelemetryConfig, metric_exporter
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Observation
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+    from opentelemetry.sdk.metrics.view import View
+
+SECONDS = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1,
+    2.5,
+    5,
+    10,
+    30,
+    60,
+    120,
+    300,
+    600,
+    1800,
+)
+"""Bounds of all histograms, which are of times."""
+
+COUNTERS = {
+    semconv.METRIC_RESTARTS: ("{restart}", "Rounds that ended in another try."),
+    semconv.METRIC_LOG_SPOOLED: ("By", "Output of ranks written to files."),
+    semconv.METRIC_LOG_DROPPED: ("By", "Output of ranks that no disk took."),
+    semconv.METRIC_SPANS_DROPPED: ("{span}", "Spans that could not be delivered."),
+}
+HISTOGRAMS = {
+    semconv.METRIC_DETECTION: "From a rank's end or last sign of life until its node knew.",
+    semconv.METRIC_NOTIFICATION: "From an interrupt until another node saw it.",
+    semconv.METRIC_RECOVERY: "From a fault until this node's ranks train again.",
+    semconv.METRIC_ETCD: "Requests to etcd.",
+}
+GAUGES = {
+    semconv.METRIC_GOODPUT: ("1", "Part of the time since registration in which ranks trained."),
+    semconv.METRIC_BEAT_AGE: ("s", "Time since the last report of the most silent rank."),
+    semconv.METRIC_RANKS: ("{rank}", "Ranks of this node by state."),
+    semconv.METRIC_ROUND: ("{round}", "Number of the round."),
+}
+_MOST_EARLY = 1000
+
+Attributes: TypeAlias = Mapping[str, Value]
+Measured: TypeAlias = tuple[float, Attributes]
+
+
+class Metrics:
+    """See the module. Safe to use from several threads."""
+
+    def __init__(self, config: TelemetryConfig, resource: Attributes) -> None:
+        self._config = config
+        self._resource = resource
+        self._lock = threading.Lock()
+        self._early: list[tuple[str, float, Attributes]] = []
+        self._instruments: dict[str, Counter | Histogram] = {}
+        self._gauges: dict[str, list[Measured]] = {}
+        self._provider: MeterProvider | None = None
+        self._reader: InMemoryMetricReader | None = None
+
+    def add(self, name: str, value: float, attributes: Attributes | None = None) -> None:
+        """Add to a counter, or note a value for a histogram."""
+        with self._lock:
+            if not self._instruments:
+                if len(self._early) < _MOST_EARLY:
+                    self._early.append((name, value, attributes or {}))
+                return
+        self._note(name, value, attributes or {})
+
+    def gauges(self, name: str, measured: Iterable[Measured]) -> None:
+        """What is now; it stands until the next call."""
+        self._gauges[name] = list(measured)
+
+    def start(self) -> None:
+        """Load the SDK and begin to send. Blocks for as long as the imports take."""
+        from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415 - the SDK is for those who asked
+        from opentelemetry.sdk.metrics.export import (  # noqa: PLC0415 - as above
+            InMemoryMetricReader,
+            MetricReader,
+            PeriodicExportingMetricReader,
+        )
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - as above
+
+        readers: list[MetricReader] = []
+        if self._config.metrics is not None:
+            interval_ms = self._config.interval_s * 1000
+            readers.append(PeriodicExportingMetricReader(metric_exporter(self._config), interval_ms))
+        if self._config.metrics_port is not None:
+            self._reader = InMemoryMetricReader()
+            readers.append(self._reader)
+        provider = MeterProvider(
+            readers, Resource.create(dict(self._resource)), shutdown_on_exit=False, views=_views()
+        )
+        made = self._make(provider.get_meter("nvrx_telemetry"))
+        with self._lock:
+            self._provider, self._instruments, early = provider, made, self._early
+            self._early = []
+        for name, value, attributes in early:
+            self._note(name, value, attributes)
+
+    def exposition(self) -> str:
+        """All metrics in Prometheus' text format; empty before `start`."""
+        from nvrx_telemetry.prometheus import exposition  # noqa: PLC0415 - only where somebody scrapes
+
+        data = self._reader.get_metrics_data() if self._reader is not None else None
+        return exposition(data) if data is not None else ""
+
+    def close(self, within_s: float) -> None:
+        """Send what there is, and end. Blocks for `within_s` at most."""
+        provider = self._provider
+        if provider is None:
+            return
+        # The exporter under it waits for its collector as long as it likes.
+        ending = threading.Thread(
+            target=provider.shutdown, args=(within_s * 1000,), name="nvrx-metrics-end", daemon=True
+        )
+        ending.start()
+        ending.join(within_s)
+
+    def _make(self, meter: Meter) -> dict[str, Counter | Histogram]:
+        made: dict[str, Counter | Histogram] = {}
+        for name, (unit, text) in COUNTERS.items():
+            made[name] = meter.create_counter(name, unit, text)
+        for name, text in HISTOGRAMS.items():
+            made[name] = meter.create_histogram(name, "s", text)
+        for name, (unit, text) in GAUGES.items():
+            meter.create_observable_gauge(name, [_Told(self._gauges, name)], unit, text)
+        return made
+
+    def _note(self, name: str, value: float, attributes: Attributes) -> None:
+        from opentelemetry.metrics import Histogram  # noqa: PLC0415 - loaded by `start`
+
+        instrument = self._instruments[name]
+        if isinstance(instrument, Histogram):
+            instrument.record(value, dict(attributes))
+        else:
+            instrument.add(value, dict(attributes))
+
+
+class _Told:
+    """Answers an observable gauge with what was told last."""
+
+    def __init__(self, told: Mapping[str, list[Measured]], name: str) -> None:
+        self._told, self._name = told, name
+
+    def __call__(self, options: CallbackOptions) -> Iterable[Observation]:
+        from opentelemetry.metrics import Observation  # noqa: PLC0415 - loaded by `start`
+
+        del options
+        return [Observation(value, dict(attributes)) for value, attributes in self._told.get(self._name, [])]
+
+
+def _views() -> list[View]:
+    from opentelemetry.sdk.metrics.view import (  # noqa: PLC0415 - loaded by `start`
+        ExplicitBucketHistogramAggregation,
+        View,
+    )
+
+    return [
+        View(instrument_name=name, aggregation=ExplicitBucketHistogramAggregation(SECONDS))
+        for name in HISTOGRAMS
+    ]

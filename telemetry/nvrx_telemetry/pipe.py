@@ -1,0 +1,123 @@
+"""Spans wait here for the collector, beside everything else: one thread, a bounded queue, no word lost twice.
+
+Whoever has a span puts it and goes on. The thread loads OpenTelemetry, gathers, sends, and keeps what a
+collector did not take; when the queue is full the oldest go, and are counted. Ending waits for a bounded time only.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from nvrx_telemetry.model import FinishedSpan
+
+LAST_SEND_S = 1.4
+"""How long an end waits for the collector; then what is left is given up."""
+GIVE_UP_S = 0.4
+
+
+class Sender(Protocol):
+    """Sends spans to a collector. Blocks."""
+
+    def send(self, spans: Sequence[FinishedSpan]) -> bool:
+        """Send; False if the collector did not take them and may do so later."""
+
+    def abort(self) -> None:
+        """End a `send` that another thread is in, soon, and refuse later ones."""
+
+
+class SpanPipe:
+    """See the module. `connect` is called by the thread; `failed` and `worked` hear of each attempt to send."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Sender],
+        *,
+        delay_s: float,
+        queue: int,
+        batch: int,
+        worked: Callable[[], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        self._connect, self._delay_s, self._batch = connect, delay_s, batch
+        self._worked, self._failed = worked, failed
+        self._queue: deque[FinishedSpan] = deque(maxlen=queue)
+        self._changed = threading.Condition()
+        self._flush = self._closing = False
+        self._sender: Sender | None = None
+        self.dropped = 0
+        self._thread = threading.Thread(target=self._run, name="nvrx-spans", daemon=True)
+        self._thread.start()
+
+    def put(self, span: FinishedSpan) -> None:
+        """Have a span sent. Never waits."""
+        with self._changed:
+            if len(self._queue) == self._queue.maxlen:
+                self.dropped += 1
+            self._queue.append(span)
+            if len(self._queue) == 1 or len(self._queue) >= self._batch:
+                self._changed.notify()
+
+    def flush(self) -> None:
+        """Have all that is here sent at once. Does not wait for it."""
+        with self._changed:
+            self._flush = True
+            self._changed.notify()
+
+    def close(self) -> bool:
+        """Send what is left; False if it was given up. Blocks for LAST_SEND_S + GIVE_UP_S at most."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(LAST_SEND_S)
+        if self._thread.is_alive() and self._sender is not None:
+            # An exporter's own end may wait as its sending does.
+            threading.Thread(target=self._sender.abort, name="nvrx-spans-abort", daemon=True).start()
+            self._thread.join(GIVE_UP_S)
+        return not self._thread.is_alive() and not self._queue
+
+    def _run(self) -> None:
+        try:
+            while batch := self._gathered():
+                # Not before there is something to send: the imports would slow the start of the job.
+                self._sender = self._sender or self._connect()
+                if not self._deliver(self._sender, batch):
+                    break
+            if self._sender is not None:
+                self._sender.abort()
+        except Exception as error:  # noqa: BLE001 - a helper's outermost frame: it is told, training goes on
+            self._failed(f"{type(error).__name__}: {error}")
+
+    def _deliver(self, sender: Sender, batch: list[FinishedSpan]) -> bool:
+        """Send one batch, or keep it for later; False at the end."""
+        last = self._closing
+        if sender.send(batch):
+            self._worked()
+            return True
+        self._failed("")
+        with self._changed:
+            room = (self._queue.maxlen or 0) - len(self._queue)
+            kept = batch[-room:] if room else []
+            self.dropped += len(batch) - len(kept)
+            self._queue.extendleft(reversed(kept))
+            if not self._closing:
+                self._flush = False
+                self._changed.wait_for(lambda: self._closing or self._flush, self._delay_s)
+            return not last
+
+    def _gathered(self) -> list[FinishedSpan]:
+        """A batch, once there is reason to send one; none at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._closing)
+            until_s = time.monotonic() + self._delay_s
+            while not (self._flush or self._closing or len(self._queue) >= self._batch):
+                left_s = until_s - time.monotonic()
+                if left_s <= 0:
+                    break
+                self._changed.wait(left_s)
+            batch = [self._queue.popleft() for _ in range(min(self._batch, len(self._queue)))]
+            self._flush = self._flush and bool(self._queue)
+            return batch

@@ -1,0 +1,86 @@
+"""From plain spans to OTLP, by the SDK's exporters. Loads the SDK: for the thread that sends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from nvrx_telemetry.model import FinishedSpan, Value
+from nvrx_telemetry.traceparent import SpanName
+
+SCOPE = "nvrx_telemetry"
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+_MOST_RESOURCES = 4096
+
+
+class SdkSender:
+    """Implements `nvrx_telemetry.pipe.Sender`. `resource`: the attributes of this process."""
+
+    def __init__(self, exporter: SpanExporter, resource: Mapping[str, Value], version: str) -> None:
+        self._exporter = exporter
+        self._own = Resource.create(dict(resource))
+        self._scope = InstrumentationScope(SCOPE, version)
+        self._resources: dict[tuple[tuple[str, Value], ...], Resource] = {}
+
+    def send(self, spans: Sequence[FinishedSpan]) -> bool:
+        """Send; blocks for as long as the exporter tries."""
+        return self._exporter.export([self._readable(span) for span in spans]) is SpanExportResult.SUCCESS
+
+    def abort(self) -> None:
+        """End the exporter, also one that is sending."""
+        self._exporter.shutdown()
+
+    def _readable(self, span: FinishedSpan) -> ReadableSpan:
+        above = SpanName(span.trace_id, span.parent_id) if span.parent_id else None
+        return ReadableSpan(
+            name=span.name,
+            context=_context(SpanName(span.trace_id, span.span_id)),
+            parent=_context(above) if above else None,
+            resource=self._own if span.resource is None else self._resource(span.resource),
+            attributes=dict(span.attributes),
+            links=[Link(_context(link.to), dict(link.attributes)) for link in span.links],
+            kind=SpanKind.INTERNAL,
+            status=Status(StatusCode.UNSET) if span.error is None else Status(StatusCode.ERROR, span.error),
+            start_time=span.start_ns,
+            end_time=span.end_ns,
+            instrumentation_scope=self._scope,
+        )
+
+    def _resource(self, attributes: Mapping[str, Value]) -> Resource:
+        """One object for each process, by which the exporter groups spans."""
+        key = tuple(sorted(attributes.items()))
+        found = self._resources.get(key)
+        if found is None:
+            if len(self._resources) >= _MOST_RESOURCES:  # a job of many restarts: the dead are forgotten
+                self._resources.clear()
+            found = self._resources[key] = Resource.create(dict(attributes))
+        return found
+
+
+class HeardLog(logging.Handler):
+    """Takes what OpenTelemetry logs, so that a collector that is down does not fill the agent's output."""
+
+    def __init__(self, heard: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._heard = heard
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass the message on."""
+        self._heard(record.getMessage())
+
+
+def take_over_log(heard: Callable[[str], None]) -> None:
+    """Have all that OpenTelemetry logs in this process told to `heard`, and shown nowhere."""
+    logger = logging.getLogger("opentelemetry")
+    logger.handlers = [HeardLog(heard)]
+    logger.propagate = False
+
+
+def _context(name: SpanName) -> SpanContext:
+    return SpanContext(name.trace_id, name.span_id, is_remote=False, trace_flags=_SAMPLED)

@@ -1,0 +1,48 @@
+"""What people are told of a collector that cannot be reached: one line when it begins, one when it is over."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+QUIET_S = 600.0
+"""A collector that comes and goes is spoken of once in so long."""
+
+
+class Trouble:
+    """Heard from several threads. `tell` is given a line for people; it must not block."""
+
+    def __init__(self, where: str, tell: Callable[[str], None]) -> None:
+        self._where = where
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._reason = ""
+        self._lasts = False
+        self._told_s: float | None = None
+        self.failures = 0
+
+    def heard(self, reason: str) -> None:
+        """What the exporter says is kept as the reason."""
+        with self._lock:
+            self._reason = reason
+
+    def failed(self, reason: str = "") -> None:
+        """Something could not be delivered."""
+        with self._lock:
+            self.failures += 1
+            self._reason = reason or self._reason
+            first, self._lasts = not self._lasts, True
+            now_s = time.monotonic()
+            quiet = self._told_s is not None and now_s - self._told_s < QUIET_S
+            if not first or quiet:
+                return
+            self._told_s = now_s
+            text = f": {self._reason}" if self._reason else ""
+        self._tell(
+            f"telemetry cannot be delivered to {self._where}{text}; the job goes on, it is tried again"
+        )
+
+    def worked(self) -> None:
+        """Something was delivered."""
+        self._lasts = False
