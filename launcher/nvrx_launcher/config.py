@@ -102,7 +102,7 @@ class WorkersConfig:
     OMP_NUM_THREADS is set to, None where the variable is left alone. `signals` are for the ranks alone.
     `virtual_local_rank`: each rank is told that it is the first of its node, with one GPU. `pty`: ranks write to
     a terminal of their own; None if the agent does. `interface`: the network interface that gloo and NCCL are told
-    to use.
+    to use. `progress_file`: written by the script whenever it gets on.
     `cpus`: those that each local rank may run on, none where ranks are not bound.
     """
 
@@ -119,6 +119,7 @@ class WorkersConfig:
     cpus: tuple[tuple[int, ...], ...] = ()
     interface: str | None = None
     warm: WarmConfig = WarmConfig()
+    progress_file: Path | None = None
     end_unix_s: float | None = None
     limit_margin_s: float | None = None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from nvrx_async.hang.errors import PolicyError
 from nvrx_async.hang.policy import Action, HangPolicy, hang_policy
-from nvrx_async.job.records import JobSpec
+from nvrx_async.job.records import Grow, JobSpec, Policy
 from nvrx_launcher import grace, meeting, signals
 from nvrx_launcher.config import (
     KILL_TIME_S,
@@ -63,6 +63,7 @@ def configure(
             outage_limit_s=meeting.outage_limit_s(line, form, notices),
             join_timeout_s=timeouts["join_timeout"],
             last_call_s=timeouts["last_call"],
+            policy=_policy(line),
         ),
         etcd=etcd,
         node=_node(line, environment, slots),
@@ -73,6 +74,19 @@ def configure(
         launch_id=_launch_id(environment),
         takeover=line.value("takeover"),
         notices=tuple(notices),
+    )
+
+
+def _policy(line: CommandLine) -> Policy:
+    return Policy(
+        grow=Grow(line.value("grow")),
+        grow_pause_s=line.value("grow_pause"),
+        spares=line.value("spares"),
+        restart_limit=line.value("restart_limit"),
+        restart_window_s=line.value("restart_window"),
+        progress_limit=line.value("no_progress_limit"),
+        culprit_limit=line.value("culprit_limit"),
+        node_loss_limit=line.value("node_loss_limit"),
     )
 
 
@@ -127,6 +141,7 @@ def _workers(
         virtual_local_rank=_virtual(line, environment, slots),
         pty=_pty(line, slots),
         interface=line.value("interface") or None,
+        progress_file=Path(progress).absolute() if (progress := line.value("progress_file")) else None,
         warm=WarmConfig(_warm_count(line.value("warm_workers")), line.value("warm_imports")),
         end_unix_s=grace.allocation_end(environment),
         limit_margin_s=line.value("time_limit_margin"),

@@ -258,6 +258,85 @@ _FAILURE = (
     ),
 )
 
+_ELASTIC = (
+    ours(
+        "--spares",
+        group=SIZE,
+        metavar="N",
+        parse=values.whole_number(0),
+        default=0,
+        doc="Nodes that are to wait, ready, beyond MAX. All beyond MAX wait anyway; fewer than N are told of.",
+    ),
+    ours(
+        "--grow",
+        group=SIZE,
+        metavar="now|at-fault|when-asked",
+        parse=values.choice("now", "at-fault", "when-asked"),
+        default="now",
+        doc="When nodes that wait are taken in while fewer than MAX run: soon, with the next restart, or when a "
+        "person (`grow`) or a rank (`allow_grow`) says so.",
+    ),
+    ours(
+        "--grow-pause",
+        group=SIZE,
+        metavar="SECONDS",
+        parse=values.seconds(),
+        default=30.0,
+        doc="How long a round runs at least before it ends for growth.",
+    ),
+)
+
+_LIMITS = (
+    ours(
+        "--restart-limit",
+        group=FAILURE,
+        metavar="N",
+        parse=values.whole_number(0),
+        default=0,
+        default_text="none",
+        doc="Restarts within --restart-window; one more ends the job.",
+    ),
+    ours(
+        "--restart-window",
+        group=FAILURE,
+        metavar="SECONDS",
+        parse=values.seconds(1),
+        default=3600.0,
+        doc="The window of --restart-limit and --node-loss-limit, in seconds of training.",
+    ),
+    ours(
+        "--no-progress-limit",
+        group=FAILURE,
+        metavar="N",
+        parse=values.whole_number(0),
+        default=0,
+        default_text="none",
+        doc="Rounds in a row that may fail without coming beyond the best step before, then the job ends.",
+    ),
+    ours(
+        "--progress-file",
+        group=FAILURE,
+        metavar="FILE",
+        doc="File that the script writes whenever it gets on: progress for --no-progress-limit, beside steps.",
+    ),
+    ours(
+        "--culprit-limit",
+        group=FAILURE,
+        metavar="N",
+        parse=values.whole_number(0),
+        default=2,
+        doc="A node to blame for so many of the last 10 rounds gives its seat to a spare; 0 for never.",
+    ),
+    ours(
+        "--node-loss-limit",
+        group=FAILURE,
+        metavar="N",
+        parse=values.whole_number(0),
+        default=100,
+        doc="Losses of nodes within --restart-window; one more ends the job with exit code 75.",
+    ),
+)
+
 _OUTPUT = (
     torchrun(
         "--log-dir",
@@ -450,9 +529,11 @@ _HELP = (
 
 OPTIONS: Final[tuple[Option, ...]] = (
     *_SIZE,
+    *_ELASTIC,
     *_MEETING,
     *_PROGRAM,
     *_FAILURE,
+    *_LIMITS,
     *_OUTPUT,
     *_TELEMETRY,
     *_NODE,

@@ -26,9 +26,9 @@ from nvrx_async.hang.monitor import Finding, HangMonitor, Seen
 from nvrx_async.hang.policy import HangPolicy
 from nvrx_async.job.records import Assignment, Mark
 from nvrx_async.ranklink.agent import RankLinkServer
-from nvrx_async.ranklink.messages import PAGE_VARIABLE, SOCKET_VARIABLE, STACKS_VARIABLE
+from nvrx_async.ranklink.messages import PAGE_VARIABLE, SOCKET_VARIABLE, STACKS_VARIABLE, AllowGrow, Message
 from nvrx_async.ranklink.page import H_ASKED, H_STOP, STOP_HOLD, STOP_NONE, Page, PageView
-from nvrx_async.rounds.events import Event, RankHung
+from nvrx_async.rounds.events import Event, GrowthAllowed, RankHung
 from nvrx_async.rounds.limits import limits_in
 from nvrx_launcher.clock import boottime_s
 from nvrx_launcher.link_folder import make_link_folder, remove_link_folder
@@ -124,7 +124,7 @@ class RankWatch:
         try:
             async with anyio.create_task_group() as self._tasks:
                 if self._folder is not None:
-                    self._server = RankLinkServer(str(self._folder / "agent.sock"), self._warn)
+                    self._server = RankLinkServer(str(self._folder / "agent.sock"), self._warn, self._hear)
                     await self._tasks.start(self._server.serve)
                 task_status.started()
                 await self._watch()
@@ -219,6 +219,15 @@ class RankWatch:
         self._learn(watched)
         return merged(watched.known, watched.monitor.seen)
 
+    def progress(self, number: int) -> dict[str, float]:
+        """How far this node's ranks came, as in `records.PROGRESS`; empty where none reports steps."""
+        watched = self._of(number)
+        if watched is None:
+            return {}
+        now_ns = time.monotonic_ns()
+        steps = [step for page in watched.pages.values() if (step := page.view(now_ns).step) is not None]
+        return {"step": max(steps)} if steps else {}
+
     def looks(self) -> tuple[int | None, list[RankLook]]:
         """The round, and all its ranks as they are now; None and nothing where no rank is watched."""
         watched = self._round
@@ -297,6 +306,10 @@ class RankWatch:
             page.words[H_STOP] = STOP_NONE if step is None else step + 1
         if self._tasks is not None and self._server is not None:
             self._tasks.start_soon(self._server.tell_stop, number, -1 if step is None else step)
+
+    def _hear(self, message: Message) -> None:
+        if isinstance(message, AllowGrow):
+            self._tell(GrowthAllowed(message.round))
 
     # Inside -------------------------------------------------------------------------------------------
 

@@ -351,7 +351,16 @@ class NodeRanks:
         for end in ends:
             self._keep(number, end)
         learned, marks = self._watch.learned(number), self._watch.marks(number)
-        self._tell(RanksGone(number, tuple(ends), unkillable, learned, marks, self._crew.seen))
+        progress = {**self._watch.progress(number), **await self._progress_file()}
+        self._tell(RanksGone(number, tuple(ends), unkillable, learned, marks, self._crew.seen, progress))
+
+    async def _progress_file(self) -> dict[str, float]:
+        """When the script last wrote the file that tells of its progress; nothing is known without one."""
+        path, written_s = self._workers.progress_file, None
+        if path is not None:
+            with anyio.move_on_after(TAIL_LIMIT_S):
+                written_s = await anyio.to_thread.run_sync(_written_s, path, abandon_on_cancel=True)
+        return {} if written_s is None else {"file_s": written_s}
 
     def _gone_unstarted(self, kind: FaultKind, reason: str) -> None:
         running, self._round = self._round, None
@@ -413,6 +422,13 @@ class NodeRanks:
             kind, detail = FaultKind.HANG, finding.sentence
         lines = last_lines(tail, SHOWN_LINES) if kind is not None else ()
         return replace(bare, kind=kind, detail=detail, error=error, last_lines=lines)
+
+
+def _written_s(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
 
 
 def _tail(path: str) -> str:

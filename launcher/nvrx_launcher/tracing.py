@@ -41,6 +41,8 @@ from nvrx_telemetry.trouble import Trouble
 AGENT, RANK = "nvrx.ft_launcher", "nvrx.rank"
 """`service.name` of agents and of ranks, unless OTEL_SERVICE_NAME says otherwise."""
 RESOURCE = "OTEL_RESOURCE_ATTRIBUTES"
+FLUSH_WITHIN_S = 0.5
+"""After a fault, so soon at the latest spans are on their way; agents have done their part of a restart by then."""
 _LONGEST_TICK_S = 5.0
 
 
@@ -264,9 +266,9 @@ class Traced:
             self._pipe.put(span)
 
     def flush(self) -> None:
-        """Have what is known sent now."""
+        """Have what is known sent soon, though not in the way of the restart that has just begun."""
         if self._pipe is not None:
-            self._pipe.flush()
+            self._pipe.flush(FLUSH_WITHIN_S)
 
     def measure(self, name: str, value: float, attributes: Mapping[str, Value]) -> None:
         """Add to a metric."""

@@ -133,6 +133,10 @@ class AttemptKeys:
         """How far the ranks of one agent have come, held there until the stop is decided."""
         return f"{self.base}rounds/{number}/stops/{node_id}"
 
+    def grow(self, number: int) -> str:
+        """A rank of the round says that nodes which wait may be taken in."""
+        return f"{self.base}rounds/{number}/grow"
+
     def end(self, number: int) -> str:
         """Verdict on a round: root, next level, reason."""
         return f"{self.base}rounds/{number}/end"

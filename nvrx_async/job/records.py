@@ -30,6 +30,10 @@ IMPORTS = "imports"
 STOP = "stop"
 """Key of a round's `extra`: how far an agreed stop has come, as in `Stop`."""
 
+PROGRESS = "progress"
+"""Key of a report's `extra`: how far its ranks came: `step`, the highest that one reported, and `file_s`, when the
+file of `--progress-file` was last written."""
+
 COMMANDS = "commands"
 """Key of a round's `extra`: the latest commands that were answered, by id, for the consoles of all agents."""
 
@@ -124,6 +128,41 @@ class Current:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Grow(Enum):
+    """When nodes that wait are taken in while a round runs on fewer than MAX."""
+
+    NOW = "now"
+    AT_FAULT = "at-fault"
+    WHEN_ASKED = "when-asked"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a job does about faults and arrivals, beyond `--max-restarts`. A limit of 0 is none.
+
+    Windows are counted in seconds in which ranks ran, as reported by their nodes: no clocks are compared.
+
+    Attributes:
+        grow: when waiting nodes are taken in.
+        grow_pause_s: how long a round runs at least before it is ended for growth.
+        spares: nodes that are to wait beyond MAX; fewer are told of.
+        restart_limit: restarts within `restart_window_s`; one more ends the job.
+        progress_limit: rounds in a row that may end by a fault without getting beyond the best before.
+        culprit_limit: a node that was to blame so often, of late, is replaced where a spare waits.
+        node_loss_limit: losses of nodes within `restart_window_s`; one more ends the attempt.
+    """
+
+    grow: Grow = Grow.NOW
+    grow_pause_s: float = 30.0
+    spares: int = 0
+    restart_limit: int = 0
+    restart_window_s: float = 3600.0
+    progress_limit: int = 0
+    culprit_limit: int = 2
+    node_loss_limit: int = 100
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class JobSpec:
     """What all agents of a job must agree on."""
@@ -137,6 +176,7 @@ class JobSpec:
     outage_limit_s: float
     join_timeout_s: float
     last_call_s: float
+    policy: Policy = Policy()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -190,12 +230,31 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What the attempt has spent, carried from round to round."""
+    """What the attempt has spent and seen, carried from round to round.
+
+    Attributes:
+        restarts: faults of a training that ran.
+        start_failures: faults before a rank was ready.
+        membership: nodes or agents lost.
+        last_fingerprint: of the last fault that was not of membership.
+        restart_ages_s: seconds of training since each restart within the window, oldest first.
+        loss_ages_s: the same of lost nodes.
+        best_step: highest step that a rank reported, -1 for none.
+        best_file_s: latest time at which the progress file was written, 0 for never.
+        standstill: rounds in a row that ended by a fault without progress.
+        culprits: rounds in which a node was to blame, of late, by node id.
+    """
 
     restarts: int = 0
     start_failures: int = 0
     membership: int = 0
     last_fingerprint: str | None = None
+    restart_ages_s: tuple[float, ...] = ()
+    loss_ages_s: tuple[float, ...] = ()
+    best_step: int = -1
+    best_file_s: float = 0.0
+    standstill: int = 0
+    culprits: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

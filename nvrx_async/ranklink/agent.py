@@ -29,11 +29,18 @@ _CHUNK_BYTES = 1 << 16
 _CREDENTIALS = struct.Struct("iii")
 
 
-class RankLinkServer:
-    """Serves one socket. `warn` is told of each kind of trouble once."""
+def _nobody_hears(message: Message) -> None:
+    """Nobody wants to know."""
 
-    def __init__(self, path: str, warn: Callable[[str], None]) -> None:
+
+class RankLinkServer:
+    """Serves one socket. `warn` is told of each kind of trouble once, `hear` of what ranks say beside hello."""
+
+    def __init__(
+        self, path: str, warn: Callable[[str], None], hear: Callable[[Message], None] = _nobody_hears
+    ) -> None:
         self._path = path
+        self._hear = hear
         self._warn = warn
         self._warned: set[str] = set()
         self._connected = 0
@@ -99,6 +106,8 @@ class RankLinkServer:
                     message = from_wire(raw)
                     if isinstance(message, Hello):
                         self._ranks[connection] = message
+                    elif connection in self._ranks:
+                        self._hear(message)
         except TimeoutError:
             self._trouble("silent", f"a connection that said no hello for {HELLO_WITHIN_S:g} s was closed")
         except ConnectionError:

@@ -50,8 +50,15 @@ class StopAt:
     step: int
 
 
-Message: TypeAlias = Hello | StopAt
-_BY_NAME: dict[str, type[Message]] = {"hello": Hello, "stop_at": StopAt}
+@dataclass(frozen=True, slots=True)
+class AllowGrow:
+    """To the agent: nodes that wait may be taken into the job, from now on in this round."""
+
+    round: int
+
+
+Message: TypeAlias = Hello | StopAt | AllowGrow
+_BY_NAME: dict[str, type[Message]] = {"hello": Hello, "stop_at": StopAt, "allow_grow": AllowGrow}
 _NAMES = {cls: name for name, cls in _BY_NAME.items()}
 _TYPES: dict[str, type] = {"str": str, "int": int}
 

@@ -32,6 +32,7 @@ from nvrx_async.ranklink.messages import (
     SOCKET_VARIABLE,
     SPANS_VARIABLE,
     STACKS_VARIABLE,
+    AllowGrow,
     Hello,
 )
 from nvrx_async.ranklink.page import (
@@ -117,6 +118,7 @@ class Rank(Reports):
         self.connected = page is not None
         self._page = page
         self._link = link
+        self._grows = False
         super().__init__(page.words if page is not None else private_words())
 
     # Reports ------------------------------------------------------------------------------------------
@@ -168,6 +170,16 @@ class Rank(Reports):
         if stop == STOP_HOLD:
             stop = self._await_stop()
         return stop > 0 and step >= stop - 1
+
+    def allow_grow(self) -> None:
+        """Say that nodes which wait may be taken in, from now on in this round (`--grow when-asked`).
+
+        A word of any rank counts for all. The job then stops at a step, as `should_stop` tells, and goes on with
+        more ranks.
+        """
+        if self._link is not None and not self._grows:
+            self._grows = True
+            self._link.send(AllowGrow(self.round))
 
     # Inside -------------------------------------------------------------------------------------------
 

@@ -103,10 +103,10 @@ def first_asked(mirror: Mirror, controls: Scope) -> tuple[KeyValue, Command] | N
     """The oldest command without an answer. What this version cannot read is left to one that can."""
     for held in sorted(mirror.under(controls), key=lambda held: held.create_revision):
         try:
-            command = decode(Command, held.key, held.value)
+            command = mirror.record(Command, held.key)
         except RecordError:
             continue
-        if command.phase is CommandPhase.ASKED:
+        if command is not None and command.phase is CommandPhase.ASKED:
             return held, command
     return None
 

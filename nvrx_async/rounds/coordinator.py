@@ -35,17 +35,19 @@ from nvrx_async.job.records import (
 )
 from nvrx_async.job.round_record import round_as_extra
 from nvrx_async.job.trace import opened
-from nvrx_async.rounds import commands
+from nvrx_async.rounds import commands, policy
 from nvrx_async.rounds.effects import Campaign, Commit, Decision, Effect, Notify, Waiting
 from nvrx_async.rounds.events import Committed, Deposed, Elected, Event, LeaseGranted, Now, Refused
-from nvrx_async.rounds.exclusions import exclusions
+from nvrx_async.rounds.exclusions import BY_POLICY, exclusions
 from nvrx_async.rounds.fencing import SETTLE_S, Judge, fenced_at, given_up_at, is_present
+from nvrx_async.rounds.growth import growth, waiting
 from nvrx_async.rounds.identity import Identity
-from nvrx_async.rounds.ladder import Verdict, next_level
+from nvrx_async.rounds.ladder import Verdict
 from nvrx_async.rounds.limits import with_agreed_limits
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.missing import Missing
 from nvrx_async.rounds.office import Office
+from nvrx_async.rounds.policy import facts_of
 from nvrx_async.rounds.promises import Book
 from nvrx_async.rounds.root import find_root
 from nvrx_async.rounds.seal import Forming, Sealed, Wait, seal, unclear
@@ -115,6 +117,7 @@ class Coordinator:
         self._missing_for: tuple[object, ...] = ()
         self._forming_since_s: dict[int, float] = {}
         self._stop_since_s: dict[int, float] = {}
+        self._running_since_s: dict[int, float] = {}
         self._told: str | None = None
         self._effects: list[Effect] = []
         self._wake_at_s: float | None = None
@@ -279,14 +282,11 @@ class Coordinator:
         if asked is None:
             return None
         held, command = asked
-        seated = {seat.node_id for seat in case.world.seats}
-        following = number if case.round.phase is Phase.FORMING else number + 1
-        joins = joined(self._mirror, keys, following)
         facts = commands.Case(
             round=case.round,
             seats=case.world.seats,
             nodes=case.nodes,
-            waiting=tuple(name for name in joins if name in case.nodes and name not in seated),
+            waiting=self._waiting(case, {}),
             exclusions=case.exclusions,
             interrupted=self._mirror.get(keys.interrupt(number)) is not None,
             spec=self._spec,
@@ -294,6 +294,12 @@ class Coordinator:
         answer = commands.answer(command, facts, case.now.utc)
         self._commit("command", case.office.answer(case.round, held, answer))
         return f"{command.verb.value} by {command.by}: {answer.command.phase.value}, {answer.command.answer}"
+
+    def _waiting(self, case: _Case, barred: Mapping[str, Exclusion]) -> tuple[str, ...]:
+        """Who is ready for the next round and holds no seat."""
+        number = case.round.number if case.round.phase is Phase.FORMING else case.round.number + 1
+        joins = joined(self._mirror, case.office.keys, number)
+        return waiting(joins, case.nodes, case.world.seats, barred)
 
     # Forming ------------------------------------------------------------------------------------------
 
@@ -331,6 +337,11 @@ class Coordinator:
         )
 
     def _seal(self, case: _Case, sealed: Sealed) -> str:
+        there, wanted = len(sealed.spares), self._spec.policy.spares
+        if there < wanted:
+            self._tell(
+                f"for {wanted - there} more to wait as spare; there are {there} of --spares {wanted}", None
+            )
         seal = seal_of(case.round)
         # After an outage that took its lease, the coordinator seals anew: its session is older than that seal.
         keeps = seal is not None and keeps_seats(case.world, sealed, case.round.number, seal[0])
@@ -369,7 +380,7 @@ class Coordinator:
             return f"round {number} is to stop: {stop.phase.value}, at step {stop.step}"
         if case.stop is not None:
             return self._end_for(case, case.stop)
-        return self._strike(case, done) or f"round {number} runs"
+        return self._strike(case, done) or self._grow(case)
 
     def _lost(self, case: _Case, expected: Sequence[Seat]) -> Seat | None:
         """The first member that is not waited for any more."""
@@ -398,6 +409,22 @@ class Coordinator:
                 return f"{one.node_id} need not be asked any more: {why}"
             self._wake(at_s)
         return None
+
+    def _grow(self, case: _Case) -> str:
+        """End the round for nodes that wait, where the policy lets them in."""
+        number, now_s, keys = case.round.number, case.now.s, case.office.keys
+        self._running_since_s = {number: self._running_since_s.get(number, now_s)}
+        free = self._waiting(case, case.exclusions)
+        allowed = self._mirror.get(keys.grow(number)) is not None
+        step = growth(
+            now_s, self._running_since_s[number], case.world.seats, free, self._spec, allowed=allowed
+        )
+        if isinstance(step, Stop):
+            self._commit("stop", case.office.stop(case.round, step))
+            return f"round {number} is to stop: {step.reason}"
+        if step is not None:
+            self._wait(Wait(step.sentence, step.at_s), step.sentence)
+        return f"round {number} runs"
 
     def _all_done(self, case: _Case) -> str:
         """All ranks exited with 0: they finished, or they ended at the step that was agreed on."""
@@ -445,15 +472,21 @@ class Coordinator:
             root = _asked_root(interrupt.reason)
         else:
             root = find_root(faults, missing, interrupt, world.seats, done=done, addresses=addresses)
-        nothing_ready = not any(end.ready for fault in faults.values() for end in fault.ends)
         if case.stop is not None and case.stop.purpose is Purpose.FINISH:
             verdict = _asked_for(case.stop, case.round.ledger)
         else:
-            verdict = next_level(case.round.ledger, root, self._spec, nothing_ready=nothing_ready)
+            facts = facts_of(number, faults, self._substitutes(case, root))
+            verdict = policy.verdict(case.round.ledger, root, self._spec, facts)
         end = self._end(case, root, verdict)
         if verdict.level in (Level.STOP, Level.REQUEUE):
             return self._stop(case, self._forming(case, number + 1, case.now.s), verdict, end)
         return self._restart(case, end, verdict)
+
+    def _substitutes(self, case: _Case, root: Root) -> tuple[str, ...]:
+        """Who waits and could take the seat of the node that is to blame, or lost."""
+        seat = next((seat for seat in case.world.seats if seat.node_id == root.node_id), None)
+        free = self._waiting(case, case.exclusions)
+        return tuple(name for name in free if seat is not None and case.nodes[name].slots == seat.slots)
 
     # What comes next ----------------------------------------------------------------------------------
 
@@ -476,7 +509,11 @@ class Coordinator:
             why=end.root.sentence,
             extra={**with_agreed_limits(case.round.extra, told.values()), **trace},
         )
-        self._commit("end", case.office.next_round(case.round, end, following, case.world.absent(case.nodes)))
+        barred = None
+        if verdict.replaces is not None:
+            barred = Exclusion(verdict.replaces, end.root.sentence, BY_POLICY, case.now.utc)
+        absent = case.world.absent(case.nodes)
+        self._commit("end", case.office.next_round(case.round, end, following, absent, barred))
         return f"ending round {end.number}: {end.root.sentence}; {end.reason}"
 
     def _stop(self, case: _Case, forming: Forming, verdict: Verdict, end: End | None = None) -> str:
@@ -524,9 +561,12 @@ class Coordinator:
 
     def _wait(self, wait: Wait, sentence: str | None) -> None:
         self._wake(wait.until_s)
+        self._tell(sentence, wait.until_s)
+
+    def _tell(self, sentence: str | None, until_s: float | None) -> None:
         if sentence is not None and sentence != self._told:
             self._told = sentence
-            self._effects.append(Notify(Waiting(sentence, wait.until_s)))
+            self._effects.append(Notify(Waiting(sentence, until_s)))
 
     def _wake(self, at_s: float | None) -> None:
         if at_s is not None:

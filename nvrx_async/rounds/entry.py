@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from enum import Enum
 
 from nvrx_async.etcd.types import Compare, CreatedAt, Empty, Exists, ModifiedAt, Operation, Put, Scope, Txn
 from nvrx_async.job.codec import encode
 from nvrx_async.job.keys import AttemptKeys, current
-from nvrx_async.job.records import Current, Job, JobSpec, Node, Outcome, Phase, Round
+from nvrx_async.job.records import Current, Job, JobSpec, Node, Outcome, Phase, Policy, Round
 from nvrx_async.job.trace import opened
 from nvrx_async.rounds.events import Now, Proof
 from nvrx_async.rounds.fencing import takeover_wait_s
@@ -311,20 +312,29 @@ def _restarted_by_scheduler(old: str | None, new: str | None) -> bool:
 
 
 def _different_spec(run_id: str, theirs: JobSpec, ours: JobSpec) -> str:
-    differing = [
-        field.name for field in fields(JobSpec) if getattr(theirs, field.name) != getattr(ours, field.name)
-    ]
+    its, own = _flat(theirs), _flat(ours)
+    differing = [name for name, value in its.items() if value != own[name]]
     return (
         f"run id {run_id} belongs to a living job with another specification\n"
-        f"  its  {_spelled(theirs, differing)}\n"
-        f"  ours {_spelled(ours, differing)}\n\n"
+        f"  its  {_spelled(its, differing)}\n"
+        f"  ours {_spelled(own, differing)}\n\n"
         "hint: give this job its own --rdzv-id, or start all nodes of one job with the same options; "
         f"if its agents were killed, it is free {theirs.lease_ttl_s + takeover_wait_s(theirs):g} s later"
     )
 
 
-def _spelled(spec: JobSpec, names: list[str]) -> str:
-    values: Mapping[str, object] = {name: getattr(spec, name) for name in names}
-    return ", ".join(
-        f"{name}: {' '.join(value) if isinstance(value, tuple) else value}" for name, value in values.items()
-    )
+def _flat(spec: JobSpec) -> dict[str, object]:
+    """All that is agreed on, by name; the policy's parts beside the others."""
+    flat = {field.name: getattr(spec, field.name) for field in fields(JobSpec)}
+    policy = {field.name: getattr(spec.policy, field.name) for field in fields(Policy)}
+    return {**flat, **policy, "extra": {**spec.extra, **spec.policy.extra}, "policy": None}
+
+
+def _spelled(flat: Mapping[str, object], names: list[str]) -> str:
+    return ", ".join(f"{name}: {_text(flat[name])}" for name in names)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return " ".join(value)
+    return str(value.value if isinstance(value, Enum) else value)

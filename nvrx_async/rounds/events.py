@@ -141,12 +141,20 @@ class RanksHeld:
 
 
 @dataclass(frozen=True, slots=True)
+class GrowthAllowed:
+    """A rank says that nodes which wait may be taken in."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
 class RanksGone:
     """No process of this round lives here any more, and all output was read to its end.
 
     `unkillable` names local ranks of which a process outlived SIGKILL by 10 s (then "gone" is not true of them).
     `learned`: limits in seconds for the hang detection of the next round. `marks`: moments of the start.
     `imports`: what ranks were seen to import, for spares.
+    `progress`: how far they came, as in `records.PROGRESS`.
     """
 
     round: int
@@ -155,6 +163,7 @@ class RanksGone:
     learned: Mapping[str, float] = field(default_factory=dict)
     marks: Mapping[Mark, float] = field(default_factory=dict)
     imports: Mapping[str, Any] = field(default_factory=dict)
+    progress: Mapping[str, float] = field(default_factory=dict)
 
 
 class Proof(Enum):
@@ -220,6 +229,7 @@ Event: TypeAlias = (
     | RankEnded
     | RankHung
     | RanksHeld
+    | GrowthAllowed
     | RanksGone
     | Proven
     | LeaveRequested

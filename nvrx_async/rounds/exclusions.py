@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from nvrx_async.job.codec import decode
 from nvrx_async.job.errors import RecordError
 from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.job.records import Exclusion
 from nvrx_async.rounds.mirror import Mirror
+
+BY_POLICY = "policy"
+"""Who barred a node that no person did: it was to blame too often."""
 
 
 def exclusions(mirror: Mirror, keys: AttemptKeys, utc: str) -> dict[str, Exclusion]:
@@ -18,8 +20,10 @@ def exclusions(mirror: Mirror, keys: AttemptKeys, utc: str) -> dict[str, Exclusi
     found = {}
     for held in mirror.under(keys.exclusions):
         try:
-            exclusion = decode(Exclusion, held.key, held.value)
+            exclusion = mirror.record(Exclusion, held.key)
         except RecordError:
+            continue
+        if exclusion is None:
             continue
         if not exclusion.until_utc or exclusion.until_utc > utc:
             found[held.key[len(keys.exclusions.key) :]] = exclusion

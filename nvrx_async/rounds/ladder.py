@@ -18,6 +18,7 @@ START_RETRIES = 2
 """Tries after a first failed start, and never more than `--max-restarts` would give."""
 
 _EXIT_FAILED = 1
+_EXIT_DO_NOT_REQUEUE = 93
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,8 @@ class Verdict:
     """What happens next and why.
 
     `ledger` is what the attempt has spent once this is done. `exit_code` is set if nothing is tried any more.
-    `hint` says what a person can change, empty if nothing is known.
+    `hint` says what a person can change, empty if nothing is known. `replaces`: this node takes no seat from now on,
+    since it was to blame too often.
     """
 
     level: Level
@@ -33,6 +35,7 @@ class Verdict:
     ledger: Ledger
     exit_code: int | None = None
     hint: str = ""
+    replaces: str | None = None
 
 
 def next_level(ledger: Ledger, root: Root, policy: JobSpec, *, nothing_ready: bool) -> Verdict:
@@ -58,7 +61,8 @@ def next_level(ledger: Ledger, root: Root, policy: JobSpec, *, nothing_ready: bo
         return _stop("--max-restarts is 0: nothing is tried again", noted, hint)
     if root.fingerprint is not None and root.fingerprint == ledger.last_fingerprint:
         hint = "this error comes from the program and not from the machines: fix it at the place named"
-        return _stop("tried twice: the same error came at the same place in two rounds", noted, hint)
+        twice = "tried twice: the same error came at the same place in two rounds"
+        return Verdict(Level.STOP, twice, noted, _EXIT_DO_NOT_REQUEUE, hint)
     if _failed_to_start(root, nothing_ready=nothing_ready):
         return _after_failed_start(noted, policy)
     return _after_failure(noted, policy)

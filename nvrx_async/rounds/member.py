@@ -60,6 +60,7 @@ from nvrx_async.rounds.entry import (
 from nvrx_async.rounds.events import (
     Committed,
     Event,
+    GrowthAllowed,
     KeeperLost,
     KeeperReady,
     LeaseGranted,
@@ -172,6 +173,8 @@ class Member:
                 self._entrance.proofs[incarnation], self._entrance.evidence[incarnation] = proof, evidence
             case LeaveRequested():
                 self._leave = self._leave or event
+            case GrowthAllowed():
+                self._stopping.allowed(event)
             case StopWanted():
                 self._stop_wanted = event
             case KeeperReady(generation=generation):
@@ -189,12 +192,13 @@ class Member:
             case "enter" if self._entering is not None:
                 self._register(self._entering, revision)
             case "again" if self._registration is not None:
-                self._stand_on(replace(self._registration, revision=revision, lease=self._holding.lease))
+                again = replace(self._registration, revision=revision, lease=self._holding.lease)
+                self._registration, self._joined = again, -1  # what it had joined went with the old lease
             case "report":
                 self._reported, self._ranks = committed.round, None
             case "done":
                 self._done_round = committed.round
-            case "stop" | "vote":
+            case "stop" | "vote" | "grow":
                 self._stopping.committed(committed.tag, committed.round)
             case "leave":
                 self._left = True
@@ -203,10 +207,6 @@ class Member:
 
     def _register(self, entry: Open | Register | Inside, revision: int) -> None:
         self._registration = Registration(entry.keys, entry.node, revision, self._me.lease, self._mirror)
-
-    def _stand_on(self, registration: Registration) -> None:
-        """The same incarnation, registered anew: what it had joined went with the old lease."""
-        self._registration, self._joined = registration, -1
 
     def _keeper_lost(self, generation: int, now: Now) -> None:
         if self._keeper == generation:
@@ -468,7 +468,7 @@ class Member:
         stand = self._holding.stand(registered, self._ranks)
         self._stands = stand.stands
         if stand.registered != registered:
-            self._stand_on(stand.registered)
+            self._registration, self._joined = stand.registered, -1
         if stand.again is not None:
             self._commit("again", stand.again)
         self._effects += stand.effects

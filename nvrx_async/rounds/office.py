@@ -28,6 +28,7 @@ from nvrx_async.job.records import (
     STOP,
     Assignment,
     End,
+    Exclusion,
     Interrupt,
     Outcome,
     Phase,
@@ -119,14 +120,23 @@ class Office:
             CreatedAt(keys.interrupt(now_round.number), 0), then=(Put(keys.round, encode(told)),)
         )
 
-    def next_round(self, now_round: Round, end: End, following: Round, absent: Sequence[str]) -> Txn:
-        """The verdict on a round, and the next one opened; rounds of long ago are forgotten.
+    def next_round(
+        self,
+        now_round: Round,
+        end: End,
+        following: Round,
+        absent: Sequence[str],
+        barred: Exclusion | None = None,
+    ) -> Txn:
+        """The verdict on a round, and the next one opened, without whom the verdict bars; old rounds are forgotten.
 
         One of the first `absent` that came back meanwhile will still report.
         """
         keys, number = self.keys, now_round.number
         told = replace(following, verdict=end)
         then: list[Operation] = [Put(keys.end(number), encode(end)), Put(keys.round, encode(told))]
+        if barred is not None:
+            then.append(Put(keys.excluded(barred.node_id), encode(barred)))
         if number >= ROUNDS_KEPT:
             then.append(Delete(keys.round_scope(number - ROUNDS_KEPT)))
         if number % INTERRUPTS_AT_ONCE == 0:  # seldom, since all agents are told of it

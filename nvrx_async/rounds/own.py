@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nvrx_async.job.records import IMPORTS, LIMITS, MARKS, Assignment, FaultKind, Mark, RankEnd
+from nvrx_async.job.records import IMPORTS, LIMITS, MARKS, PROGRESS, Assignment, FaultKind, Mark, RankEnd
 from nvrx_async.job.times import earlier
 from nvrx_async.rounds.events import Now, RankEnded, RankHung, RanksGone
 from nvrx_async.rounds.sentences import node_fault, rank_ended
@@ -43,6 +43,7 @@ class OwnRanks:
     hung: RankHung | None = None
     learned: Mapping[str, float] = field(default_factory=dict)
     imports: Mapping[str, Any] = field(default_factory=dict)
+    progress: Mapping[str, float] = field(default_factory=dict)
     marks: dict[Mark, float] = field(default_factory=dict)
 
     @property
@@ -83,7 +84,7 @@ class OwnRanks:
         """
         marks = {**self.marks, Mark.REPORTED: now.s}
         moments = {f"{what.value}_utc": earlier(now.utc, now.s - at_s) for what, at_s in marks.items()}
-        taught: dict[str, Any] = {LIMITS: self.learned, IMPORTS: self.imports}
+        taught: dict[str, Any] = {LIMITS: self.learned, IMPORTS: self.imports, PROGRESS: self.progress}
         return {**{key: value for key, value in taught.items() if value}, MARKS: moments}
 
     def _note_end(self, end: RankEnd) -> None:
@@ -94,7 +95,7 @@ class OwnRanks:
     def _note_gone(self, event: RanksGone) -> None:
         """No rank lives, and this is all the evidence of their ends."""
         self.ends, self.unkillable, self.gone = event.ends, event.unkillable, True
-        self.learned, self.imports = event.learned, event.imports
+        self.learned, self.imports, self.progress = event.learned, event.imports, event.progress
         self.marks = {**event.marks, **self.marks}
 
     def fault(self, host: str) -> OwnFault | None:

@@ -32,6 +32,7 @@ from nvrx_async.job.records import (
     Mark,
     Node,
     Outcome,
+    Spare,
     Stop,
     StopVote,
 )
@@ -86,6 +87,11 @@ class Registration:
     def stop(self, number: int, wish: Stop) -> Txn:
         """The wish that all ranks stop; several may have it, that changes nothing."""
         put = Put(self.keys.stop(number), encode(wish))
+        return self._txn(*self._goes_on(number), then=(put,))
+
+    def allow_growth(self, number: int) -> Txn:
+        """A rank of this agent says that nodes which wait may be taken in."""
+        put = Put(self.keys.grow(number), encode(Spare(self.node.node_id, self.node.incarnation)))
         return self._txn(*self._goes_on(number), then=(put,))
 
     def vote(self, number: int, step: int | None) -> Txn:

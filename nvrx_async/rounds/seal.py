@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from nvrx_async.job.records import Done, Exclusion, Fault, FaultKind, JobSpec, Join, Node, Seat, Spare
 from nvrx_async.rounds.assign import Candidate, place, seats
+from nvrx_async.rounds.exclusions import BY_POLICY
 from nvrx_async.rounds.fencing import Judge, fenced_at, is_present
 
 NEWCOMERS_WAIT_S = 1.0
@@ -75,7 +76,7 @@ def seal(now_s: float, forming: Forming, judge: Judge, spec: JobSpec) -> Wait | 
     expired = now_s >= deadline_s
     if late and not expired:
         return Wait(f"{_names(late)} still to join", deadline_s)
-    candidates, parked = _candidates(forming)
+    candidates, parked = _candidates(forming, spec.min_nodes)
     places = place(candidates, forming.previous, spec.max_nodes)
     count = len(places.seated)
     if count < spec.min_nodes:
@@ -142,17 +143,21 @@ def _newcomers(forming: Forming) -> list[str]:
     ]
 
 
-def _candidates(forming: Forming) -> tuple[list[Candidate], list[Candidate]]:
-    """Who may take a seat, and who has joined but is excluded: it waits as a spare."""
+def _candidates(forming: Forming, least: int) -> tuple[list[Candidate], list[Candidate]]:
+    """Who may take a seat, and who has joined but is excluded: it waits as a spare.
+
+    A node that the policy itself barred is better than none: it is let in where others are too few.
+    """
     joined = [
         Candidate(forming.nodes[node_id], join, forming.registered[node_id])
         for node_id, join in forming.joins.items()
         if node_id in forming.nodes and forming.nodes[node_id].incarnation == join.incarnation
     ]
-    return (
-        [one for one in joined if one.node.node_id not in forming.excluded],
-        [one for one in joined if one.node.node_id in forming.excluded],
-    )
+    free = [one for one in joined if one.node.node_id not in forming.excluded]
+    barred = [one for one in joined if one.node.node_id in forming.excluded]
+    doubtful = [one for one in barred if forming.excluded[one.node.node_id].by == BY_POLICY]
+    needed = doubtful[: max(0, least - len(free))]
+    return [*free, *needed], [one for one in barred if one not in needed]
 
 
 def _sealed(forming: Forming, seated: Sequence[Candidate], spares: Sequence[Candidate]) -> Sealed:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from nvrx_async.etcd.types import Txn
 from nvrx_async.job.records import Purpose, Round, Stop, StopPhase
 from nvrx_async.rounds.effects import Effect, HoldRanks, Notify, StopAtStep, Waiting
-from nvrx_async.rounds.events import RanksHeld, StopWanted
+from nvrx_async.rounds.events import GrowthAllowed, RanksHeld, StopWanted
 from nvrx_async.rounds.registration import Registration
 from nvrx_async.rounds.stop_state import WITHIN, stop_in
 
@@ -45,6 +45,7 @@ class Stopping:
     """What this agent has done for the stop of one round."""
 
     def __init__(self) -> None:
+        self._may_grow = -1
         self._forget(-1)
 
     def _forget(self, number: int) -> None:
@@ -53,6 +54,7 @@ class Stopping:
         self._holding = False
         self._held: RanksHeld | None = None
         self._asked = False
+        self._told_growth = False
         self._voted = False
         self._agreed: bool | None = None
 
@@ -61,9 +63,14 @@ class Stopping:
         if event.round == self._round:
             self._held = event
 
+    def allowed(self, event: GrowthAllowed) -> None:
+        """A rank says that the job may grow."""
+        self._may_grow = max(self._may_grow, event.round)
+
     def committed(self, tag: str, number: int) -> None:
-        """The wish (`stop`) or the vote (`vote`) was committed."""
+        """The wish (`stop`), the vote (`vote`) or the word of a rank (`grow`) was committed."""
         if number == self._round:
+            self._told_growth = self._told_growth or tag == "grow"
             self._asked, self._voted = self._asked or tag == "stop", self._voted or tag == "vote"
 
     def next(self, registered: Registration, number: int, wanted: Stop | None) -> Step:
@@ -73,8 +80,11 @@ class Stopping:
         keys, mirror = registered.keys, registered.mirror
         now_round = mirror.record(Round, keys.round)
         stop = stop_in(now_round.extra) if now_round is not None and now_round.number == number else None
-        if mirror.get(keys.interrupt(number)) is not None or (stop is None and wanted is None):
+        if mirror.get(keys.interrupt(number)) is not None:
             return NOTHING
+        if stop is None and wanted is None:
+            told = self._told_growth or self._may_grow != number
+            return NOTHING if told else Step(waits=False, tag="grow", txn=registered.allow_growth(number))
         if self._agreed is not None:
             return WAIT if self._agreed else NOTHING
         if stop is not None and stop.phase is not StopPhase.ASKED:

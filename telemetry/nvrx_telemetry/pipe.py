@@ -6,6 +6,7 @@ collector did not take; when the queue is full the oldest go, and are counted. E
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -46,7 +47,8 @@ class SpanPipe:
         self._worked, self._failed = worked, failed
         self._queue: deque[FinishedSpan] = deque(maxlen=queue)
         self._changed = threading.Condition()
-        self._flush = self._closing = False
+        self._flush_at_s = math.inf
+        self._closing = False
         self._sender: Sender | None = None
         self.dropped = 0
         self._thread = threading.Thread(target=self._run, name="nvrx-spans", daemon=True)
@@ -61,10 +63,10 @@ class SpanPipe:
             if len(self._queue) == 1 or len(self._queue) >= self._batch:
                 self._changed.notify()
 
-    def flush(self) -> None:
-        """Have all that is here sent at once. Does not wait for it."""
+    def flush(self, within_s: float = 0.0) -> None:
+        """Have all that is here sent after `within_s` at the latest. Does not wait for it."""
         with self._changed:
-            self._flush = True
+            self._flush_at_s = min(self._flush_at_s, time.monotonic() + within_s)
             self._changed.notify()
 
     def close(self) -> bool:
@@ -104,8 +106,10 @@ class SpanPipe:
             self.dropped += len(batch) - len(kept)
             self._queue.extendleft(reversed(kept))
             if not self._closing:
-                self._flush = False
-                self._changed.wait_for(lambda: self._closing or self._flush, self._delay_s)
+                self._flush_at_s = math.inf
+                self._changed.wait_for(
+                    lambda: self._closing or self._flush_at_s <= time.monotonic(), self._delay_s
+                )
             return not last
 
     def _gathered(self) -> list[FinishedSpan]:
@@ -113,11 +117,12 @@ class SpanPipe:
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._closing)
             until_s = time.monotonic() + self._delay_s
-            while not (self._flush or self._closing or len(self._queue) >= self._batch):
-                left_s = until_s - time.monotonic()
+            while not (self._closing or len(self._queue) >= self._batch):
+                left_s = min(until_s, self._flush_at_s) - time.monotonic()
                 if left_s <= 0:
                     break
                 self._changed.wait(left_s)
             batch = [self._queue.popleft() for _ in range(min(self._batch, len(self._queue)))]
-            self._flush = self._flush and bool(self._queue)
+            if not self._queue:
+                self._flush_at_s = math.inf
             return batch

@@ -6,7 +6,6 @@ without asking, and machines that must be repeatable can open a trace.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from typing import NamedTuple
 
@@ -52,5 +51,7 @@ def is_sampled(text: str) -> bool:
 
 
 def _derived(size: int, parts: tuple[object, ...]) -> int:
+    import hashlib  # noqa: PLC0415 - ranks load this module and derive nothing: 3 ms of their start
+
     digest = hashlib.sha256("\0".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:size], "big") or 1  # 0 is no id

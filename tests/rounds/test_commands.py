@@ -438,7 +438,7 @@ def test_of_an_excluded_node_the_wait_says_so():
     for name in "ab":
         bench.etcd.put(KEYS.join(0, name), join(name))
     bench.tell()
-    assert bench.last.reason == "1 of 2 nodes joined; excluded: b"
+    assert bench.last.reason == "1 of 2 nodes joined; here: a; excluded: b"
 
 
 def test_the_keys_of_commands_belong_to_the_attempt():

@@ -96,6 +96,7 @@ def test_a_restart_is_one_picture(job: Stage, over, fault: str, kind: str) -> No
     agents = two_agents(job, collector, 60, NVRX_FAULTS=fault, **protocol)
     assert [agent.ends(bound_s=90) for agent in agents] == [0, 0], job.told()
     traces = follows_jaegers_rules(collector.spans)
+    keeps_the_contract(collector.spans, hang=kind == "hang")
     first, second = round_trace(traces, 0), round_trace(traces, 1)
 
     # One trace a round over both nodes, below one root; the second leads back to the first, and to its fault.
@@ -152,6 +153,54 @@ def test_a_restart_is_one_picture(job: Stage, over, fault: str, kind: str) -> No
         covers_the_restart(second, node)
     (of_all,) = named(first, semconv.ROUND)
     assert of_all.attributes[semconv.FAULT_KIND] == kind
+
+
+ROUND = {semconv.RDZV_ROUND, semconv.PROFILING_CYCLE}
+PLACE = {semconv.GROUP_RANK, semconv.GROUP_WORLD_SIZE}
+DOCUMENTED = {
+    semconv.STARTUP: {semconv.NODE},
+    semconv.IMPORTS: {semconv.NODE},
+    semconv.CYCLE_START: {*ROUND, semconv.NODE, semconv.MEMBERSHIP},
+    semconv.CYCLE: {
+        *(*ROUND, *PLACE, semconv.NODE, semconv.MEMBERSHIP, semconv.CYCLE_OUTCOME, semconv.MAX_RESTARTS),
+        *(semconv.REMAINING_RESTARTS, semconv.RDZV_RUN_ID),
+    },
+    semconv.AWAIT_ROUND: ROUND,
+    semconv.RENDEZVOUS: {*ROUND, semconv.GROUP_RANK},
+    semconv.HEALTH_CHECK: ROUND,
+    semconv.WORKER_LAUNCH: {*ROUND, *PLACE, semconv.NODE},
+    semconv.RUN_START: {*ROUND, *PLACE},
+    semconv.RUN: {*ROUND, *PLACE},
+    semconv.FAULT: {*ROUND, *PLACE, semconv.NODE, semconv.CYCLE_FAILURES},
+    semconv.TEARDOWN: {*ROUND, *PLACE, semconv.NODE},
+}
+RANK_RESOURCE = {
+    *(semconv.CYCLE_INDEX, semconv.MEMBERSHIP, semconv.NNODES_ACTIVE, semconv.NNODES_SPARE, semconv.DL_RANK),
+    *("service.name", "service.instance.id"),
+}
+NOT_YET = {semconv.ATTRIBUTION}
+"""Spans of rooms that are not built."""
+RARE = {semconv.RUN_SLICE}
+"""After a minute only."""
+
+
+def keeps_the_contract(spans: list[Got], *, hang: bool) -> None:
+    """What is documented is there, and nothing is there that is not named in `semconv`."""
+    known = {value for value in vars(semconv).values() if isinstance(value, str)}
+    groups = {semconv.SPAN_GROUP_STARTUP, semconv.SPAN_GROUP_FT}
+    expected = {name for name, group in semconv.GROUP_OF_SPAN.items() if group in groups}
+    expected -= NOT_YET | RARE | (set() if hang else {semconv.EVIDENCE})
+    expected -= {semconv.NOTIFICATION} if hang else set()
+    assert {span.name for span in spans} - {semconv.NOTIFICATION} == expected - {semconv.NOTIFICATION}
+    for span in spans:
+        assert set(span.attributes) <= known, span.name
+        assert set(span.attributes) >= DOCUMENTED.get(span.name, set()), span.name
+        if span.name.startswith("nv.nvrx.ftl.rank."):
+            assert set(span.resource) >= RANK_RESOURCE
+            assert span.resource["service.name"] == "nvrx.rank"
+        else:
+            assert span.resource["service.name"] == "nvrx.ft_launcher"
+            assert semconv.NODE in span.resource
 
 
 def covers_the_restart(second: list[Got], node: str) -> None:

@@ -1,0 +1,137 @@
+"""What the standard variables and our options ask for, and metrics as they are sent and scraped."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
+from support.otlp_receiver import Receiver
+
+from nvrx_telemetry import semconv
+from nvrx_telemetry.metrics import COUNTERS, GAUGES, HISTOGRAMS, Metrics
+from nvrx_telemetry.prometheus import prometheus_name
+from nvrx_telemetry.sampling import sampling
+from nvrx_telemetry.setup import Protocol, telemetry_config
+
+ON = "OTEL_EXPORTER_OTLP_ENDPOINT"
+
+
+@pytest.mark.parametrize(
+    ("environment", "endpoint", "traces", "metrics"),
+    [
+        ({}, None, None, None),
+        ({}, "http://c:4318", Protocol.HTTP, Protocol.HTTP),
+        ({ON: "http://c:4318"}, None, Protocol.HTTP, Protocol.HTTP),
+        ({ON: "http://c", "OTEL_SDK_DISABLED": "true"}, None, None, None),
+        ({ON: "http://c", "OTEL_TRACES_EXPORTER": "none"}, None, None, Protocol.HTTP),
+        ({ON: "http://c", "OTEL_METRICS_EXPORTER": "none"}, None, Protocol.HTTP, None),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c/v1/traces"}, None, Protocol.HTTP, None),
+        ({"OTEL_TRACES_EXPORTER": "otlp"}, None, Protocol.HTTP, None),
+        ({ON: "http://c", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, None, Protocol.GRPC, Protocol.GRPC),
+        (
+            {ON: "http://c", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "grpc"},
+            None,
+            Protocol.HTTP,
+            Protocol.GRPC,
+        ),
+    ],
+)
+def test_the_variables_say_what_is_sent(
+    environment: dict[str, str], endpoint: str | None, traces: Protocol | None, metrics: Protocol | None
+) -> None:
+    config, notices = telemetry_config(environment, endpoint, None)
+    assert not notices
+    found = (config.traces, config.metrics) if config else (None, None)
+    assert found == (traces, metrics)
+
+
+def test_a_port_for_prometheus_alone_turns_metrics_on() -> None:
+    config, _ = telemetry_config({}, None, 9464)
+    assert config is not None
+    assert (config.traces, config.metrics, config.metrics_port) == (None, None, 9464)
+
+
+def test_what_is_not_known_is_said() -> None:
+    environment = {ON: "http://c", "OTEL_TRACES_EXPORTER": "zipkin", "NVRX_SPAN_GROUPS": "nonsense"}
+    config, notices = telemetry_config(environment, None, None)
+    assert config is not None
+    assert config.traces is None
+    assert "zipkin" in notices[0]
+    assert "nonsense" in notices[1]
+
+
+@pytest.mark.parametrize(
+    ("environment", "ratio"),
+    [
+        ({}, 1.0),
+        ({"OTEL_TRACES_SAMPLER": "always_off"}, 0.0),
+        ({"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.25"}, 0.25),
+        ({"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "7"}, 1.0),
+    ],
+)
+def test_sampling_is_as_opentelemetrys(environment: dict[str, str], ratio: float) -> None:
+    ours = sampling(environment)
+    assert ours.ratio == ratio
+    theirs = TraceIdRatioBased(ratio)
+    for trace_id in (n * 0x9E3779B97F4A7C15F39CC0605CEDC835 % (1 << 128) for n in range(1, 300)):
+        taken = theirs.should_sample(None, trace_id, "x").decision is Decision.RECORD_AND_SAMPLE
+        assert ours.takes(trace_id) == taken
+
+
+def measured(metrics: Metrics) -> None:
+    metrics.add(semconv.METRIC_RESTARTS, 1, {semconv.ATTR_LEVEL: "in_job", semconv.ATTR_KIND: 'say "no"\n'})
+    metrics.add(semconv.METRIC_ETCD, 0.004, {semconv.ATTR_OPERATION: "txn", semconv.ATTR_SUCCESS: True})
+    metrics.gauges(semconv.METRIC_RANKS, [(2, {semconv.ATTR_STATE: "ready"})])
+
+
+@pytest.mark.parametrize("kind", ["collector", "grpc_collector"])
+def test_metrics_arrive_with_what_was_measured_before_the_sdk_was_there(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
+    receiver: Receiver = request.getfixturevalue(kind)
+    protocol = "grpc" if kind == "grpc_collector" else "http/protobuf"
+    config, _ = telemetry_config({"OTEL_EXPORTER_OTLP_PROTOCOL": protocol}, receiver.endpoint, None)
+    assert config is not None
+    metrics = Metrics(config, {"service.name": "test"})
+    measured(metrics)
+    metrics.start()
+    metrics.close(5.0)
+    found = {metric.name: metric for metric in receiver.metrics}
+    assert set(found) == {semconv.METRIC_RESTARTS, semconv.METRIC_ETCD, semconv.METRIC_RANKS}
+    assert found[semconv.METRIC_RESTARTS].sum.data_points[0].as_int == 1
+    assert found[semconv.METRIC_ETCD].histogram.data_points[0].count == 1
+    assert found[semconv.METRIC_ETCD].unit == "s"
+
+
+def test_prometheus_reads_what_was_measured() -> None:
+    config, _ = telemetry_config({}, None, 1)
+    assert config is not None
+    metrics = Metrics(config, {"service.name": "test"})
+    metrics.start()
+    measured(metrics)
+    text = metrics.exposition()
+    metrics.close(5.0)
+    lines = text.splitlines()
+    assert 'nvrx_restarts_total{nvrx_fault_kind="say \\"no\\"\\n",nvrx_restart_level="in_job"} 1' in lines
+    assert "# TYPE nvrx_etcd_request_duration_seconds histogram" in lines
+    buckets = [line for line in lines if line.startswith("nvrx_etcd_request_duration_seconds_bucket")]
+    counts = [int(line.rpartition(" ")[2]) for line in buckets]
+    assert counts == sorted(counts)
+    assert 'le="+Inf"' in buckets[-1]
+    assert counts[-1] == 1
+    assert 'nvrx_ranks{nvrx_rank_state="ready"} 2' in lines
+    sample = re.compile(r'[a-z_]+(\{[a-z_]+="(\\.|[^"\\])*"(,[a-z_]+="(\\.|[^"\\])*")*\})? [-+.0-9e]+')
+    assert all(line.startswith("#") or sample.fullmatch(line) for line in lines if line)
+
+
+def test_a_metric_of_each_kind_has_its_prometheus_name() -> None:
+    assert prometheus_name("nvrx.log.spooled", "By", counter=True) == "nvrx_log_spooled_bytes_total"
+    assert prometheus_name("nvrx.rank.beat.age", "s", counter=False) == "nvrx_rank_beat_age_seconds"
+    assert prometheus_name("nvrx.goodput", "1", counter=False) == "nvrx_goodput_ratio"
+    assert prometheus_name("nvrx.ranks", "{rank}", counter=False) == "nvrx_ranks"
+
+
+def test_every_metric_has_an_instrument() -> None:
+    names = {value for name, value in vars(semconv).items() if name.startswith("METRIC_")}
+    assert names == {*COUNTERS, *HISTOGRAMS, *GAUGES}
