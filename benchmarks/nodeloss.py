@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 
 from _table import machine, spread, table
@@ -37,6 +39,11 @@ SETUP_S = 240.0
 """Warm workers are prepared at low priority: on a busy machine that takes its time."""
 LOOK_S = 0.01
 WARM = "warm workers: 1 ready"
+PHASES = ("told", "started", "next step")
+MARKS = {
+    "told": r"member: ranks are being stopped|interrupting round",
+    "started": r"starting ranks of round [1-9]",
+}
 LEADER, FOLLOWER = "leads", "follows"
 KINDS = (FOLLOWER, LEADER)
 
@@ -48,7 +55,7 @@ def main() -> None:
     parser.add_argument("--kinds", type=lambda text: text.split(","), default=list(KINDS))
     arguments = parser.parse_args()
     print(f"# Loss of a node: {machine()}\n")
-    found: dict[str, list[float]] = {kind: [] for kind in arguments.kinds}
+    found: dict[str, list[dict[str, float]]] = {kind: [] for kind in arguments.kinds}
     lost: dict[str, int] = dict.fromkeys(arguments.kinds, 0)
     for _ in range(arguments.runs):
         for kind in arguments.kinds:
@@ -60,14 +67,18 @@ def main() -> None:
     head = [
         "lost node's etcd member",
         "runs",
-        "SIGKILL → all ranks at next step, s",
+        *(f"{name}, s" for name in PHASES),
         f"not within {LIMIT_S:g} s",
     ]
-    rows = [[kind, str(len(times)), spread(times, 1, 2), str(lost[kind])] for kind, times in found.items()]
+    rows = []
+    for kind, runs in found.items():
+        cells = [spread([run[name] for run in runs if name in run], 1, 2) for name in PHASES]
+        rows.append([kind, str(len(runs)), *cells, str(lost[kind])])
+    print("Seconds since SIGKILL, the latest of all nodes: median [range].\n")
     print(table(head, rows))
 
 
-def measure(kind: str, ttl: int) -> float:
+def measure(kind: str, ttl: int) -> dict[str, float]:
     folder = Path(tempfile.mkdtemp(prefix="nvrx-bench-", dir="/dev/shm"))
     (folder / "stamps").mkdir()
     endpoints = member_endpoints(NODES)
@@ -80,14 +91,18 @@ def measure(kind: str, ttl: int) -> float:
             time.sleep(random.uniform(0.5, 0.5 + ttl / 3))
             victim = pick(agents[:NODES], kind)
             before = {file.name for file in stamped(folder, 1)}
-            killed_s = time.monotonic()
+            killed_s, killed_at = time.monotonic(), time.time()
             for pid in tree(victim.pid):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             until(lambda: len(again(folder, before)) == NODES, folder)
-            return max(first_step(file) for file in again(folder, before)) - killed_s
+            stepped_s = max(first_step(file) for file in again(folder, before)) - killed_s
+            return {**phases(folder, killed_at), PHASES[-1]: stepped_s}
     finally:
         shutil.rmtree(folder)
+        for endpoint in endpoints:
+            for left in Path("/dev/shm").glob(f"nvrx-member-*-{endpoint.rpartition(':')[2]}-*"):
+                shutil.rmtree(left)
 
 
 @contextmanager
@@ -196,6 +211,18 @@ def again(folder: Path, before: set[str]) -> list[Path]:
 def first_step(file: Path) -> float:
     line = next(line for line in file.read_text().splitlines() if line.startswith("step"))
     return float(line.partition(" ")[2])
+
+
+def phases(folder: Path, killed_at: float) -> dict[str, float]:
+    """From the agents' logs: when the last of them had got so far."""
+    found: dict[str, float] = {}
+    for log in folder.glob("logs*/*/agent-*.log"):
+        for line in log.read_text().splitlines():
+            at = datetime.fromisoformat(line.split(" ", 1)[0]).timestamp() - killed_at
+            for name, pattern in MARKS.items():
+                if at > 0 and re.search(pattern, line):
+                    found[name] = max(found.get(name, at), at)
+    return found
 
 
 def warm(folder: Path) -> int:

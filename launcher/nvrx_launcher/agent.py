@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import anyio
 
@@ -44,6 +44,8 @@ from nvrx_launcher.clock import boottime_s, now
 from nvrx_launcher.config import LaunchConfig, NodeConfig
 from nvrx_launcher.console import Console
 from nvrx_launcher.countdown import Countdown
+from nvrx_launcher.descriptor import console
+from nvrx_launcher.early_exit import EarlyExit
 from nvrx_launcher.errors import KeeperStartError, RequeueError, UsageError
 from nvrx_launcher.exit_codes import ExitCode
 from nvrx_launcher.history import DecisionLog, History
@@ -87,9 +89,14 @@ def run(config: LaunchConfig, environment: Mapping[str, str]) -> int:
 
 async def _main(config: LaunchConfig, environment: Mapping[str, str]) -> int:
     # One thread each, left in reverse order: a pipe that nobody reads must not keep the verdict from the others.
-    with Screen() as files, Screen() as screen, Screen() as ranks:
-        output = Output(ranks, sys.stdout.buffer, sys.stderr.buffer, boottime_s, config.logs.shown)
-        return await _Agent(config, environment, files, screen, output).run()
+    out, err = console(sys.stdout, sys.stderr)
+    with (
+        Screen() as files,
+        Screen(lambda: err.written_bytes) as screen,
+        Screen(lambda: out.written_bytes + err.written_bytes) as ranks,
+    ):
+        output = Output(ranks, out.binary, err.binary, boottime_s, config.logs.shown)
+        return await _Agent(config, environment, files, screen, output, err.text(sys.stderr)).run()
 
 
 class _Agent:
@@ -102,14 +109,16 @@ class _Agent:
         files: Screen,
         screen: Screen,
         output: Output,
+        messages: TextIO,
     ) -> None:
         self._config = config
         self._environment = environment
         self._files = files
+        self._output = output
         self._screen = screen
         self._console = Console(
             Story(config.run_id, config.job.max_restarts, str(config.logs.folder), boottime_s()),
-            stream=sys.stderr,
+            stream=messages,
             clock=now,
             palette=palette_for(terminal=sys.stderr.isatty(), environment=environment),
             summary_file=config.logs.summary,
@@ -124,6 +133,7 @@ class _Agent:
         )
         self._tracing.attend(self._watch)
         self._countdown = Countdown(self._say)
+        self._early = EarlyExit(config.workers.early_exit_limit_s, self._warn)
         crew = WarmCrew(
             config.workers,
             environment,
@@ -146,6 +156,7 @@ class _Agent:
             warn=self._warn,
             watch=self._watch,
             countdown=self._countdown,
+            early=self._early,
             keep=self._keep_end,
             crew=crew,
         )
@@ -211,6 +222,7 @@ class _Agent:
             token = self._environment.get("NVRX_JOB_TOKEN")
             self._probe = await services.start(serve_probe, self._handlers, etcd.address, token, self._warn)
             services.start_soon(self._countdown.serve)
+            services.start_soon(self._early.serve)
             services.start_soon(self._tracing.serve)
             services.start_soon(self._stop_before_the_limit)
             if etcd.server is not None:
@@ -469,6 +481,8 @@ class _Agent:
         if isinstance(notice, RoundRunning) and notice.assignment is None:
             self._ranks.stand_by(self._config.node.slots)
         self._tracing.notice(notice)
+        if isinstance(notice, Finished):
+            self._screen.do(self._output.settle)  # the report is the last on the screen
         self._screen.do(lambda: self._console.show(notice))
         if isinstance(notice, Waiting) and self._unreachable:
             self._warn(self._unreachable)  # at once: whoever is waited for may never find the way here
@@ -488,6 +502,7 @@ class _Agent:
             round=0,
             decided_utc=now().utc,
         )
+        self._screen.do(self._output.settle)
         self._screen.do(lambda: self._console.show(Finished(ended)))
 
     def _keep_end(self, number: int, end: RankEnd) -> None:

@@ -41,7 +41,7 @@ from nvrx_async.etcd import (
 from nvrx_async.etcd import EtcdConfig as ClientConfig
 from nvrx_async.etcd.cluster import SIZES
 from nvrx_async.etcd.server import bound
-from nvrx_launcher.addresses import is_own, own_address
+from nvrx_launcher.addresses import is_own, own_address, unreachable
 from nvrx_launcher.errors import UsageError
 
 T = TypeVar("T")
@@ -135,6 +135,9 @@ async def _own_member(
         raise
     if warning:
         say(f"warning: {warning}")
+    host = found.own.endpoint.host
+    if not is_loopback(host) and (why := unreachable(host, found.listen_ip)):
+        say(f"warning: {why}")
     credentials, tls = meeting.settings.credentials, meeting.settings.tls
     if not is_loopback(found.listen_ip) and credentials is None and tls is None:
         say(

@@ -103,7 +103,8 @@ class WorkersConfig:
     `virtual_local_rank`: each rank is told that it is the first of its node, with one GPU. `pty`: ranks write to
     a terminal of their own; None if the agent does. `interface`: the network interface that gloo and NCCL are told
     to use. `progress_file`: written by the script whenever it gets on.
-    `cpus`: those that each local rank may run on, none where ranks are not bound.
+    `cpus`: those that each local rank may run on, none where ranks are not bound. `early_exit_limit_s`: how long
+    ranks may go on after one of this node has exited with 0, None for ever.
     """
 
     argv: tuple[str, ...]
@@ -121,6 +122,7 @@ class WorkersConfig:
     warm: WarmConfig = WarmConfig()
     progress_file: Path | None = None
     end_unix_s: float | None = None
+    early_exit_limit_s: float | None = None
     limit_margin_s: float | None = None
 
     def grace_s(self, unix_s: float) -> float:

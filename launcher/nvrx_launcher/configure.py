@@ -144,6 +144,7 @@ def _workers(
         progress_file=Path(progress).absolute() if (progress := line.value("progress_file")) else None,
         warm=WarmConfig(_warm_count(line.value("warm_workers")), line.value("warm_imports")),
         end_unix_s=grace.allocation_end(environment),
+        early_exit_limit_s=line.value("early_exit_limit"),
         limit_margin_s=line.value("time_limit_margin"),
     )
 

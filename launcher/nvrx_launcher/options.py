@@ -193,6 +193,16 @@ _FAILURE = (
         doc="A rank that lives this long counts as ready; failing before is a failure to start.",
     ),
     ours(
+        "--early-exit-limit",
+        group=FAILURE,
+        metavar="SECONDS|off",
+        parse=values.seconds_or_off(0.1),
+        default=None,
+        default_text="off",
+        doc="How long ranks of a node may go on after one of them has exited with 0; then the round has failed. "
+        "That one has left is told in any case.",
+    ),
+    ours(
         "--takeover",
         group=FAILURE,
         doc="Begin at once where the job's last attempt left no verdict: you know that its ranks are dead.",

@@ -101,6 +101,10 @@ class Output:
         self._do(self._end)
         await self._screen.drain(DRAIN_LIMIT_S)
 
+    def settle(self) -> None:
+        """Block the calling thread until all that was written is shown, or the console takes nothing any more."""
+        self._screen.settle()
+
     def break_line(self) -> None:
         """End an unfinished line, for another writer on the same console; left out while a rank's output is stuck."""
         if self._printing.acquire(blocking=False):

@@ -137,6 +137,11 @@ class RankWatch:
 
     # For the ranks ------------------------------------------------------------------------------------
 
+    @property
+    def lasting(self) -> dict[str, str]:
+        """What each rank of this node has in its environment in every round."""
+        return {SOCKET_VARIABLE: str(self._folder / "agent.sock")} if self._folder is not None else {}
+
     def prepare(self, assignment: Assignment, folders: Mapping[int, Path]) -> dict[int, dict[str, str]]:
         """Make a page for each rank of a round, by local rank; returns what to add to their environments."""
         self._close()
@@ -152,7 +157,7 @@ class RankWatch:
         self._round = _Watched(assignment, pages, dict(folders), None, known, time.monotonic())
         return {
             local_rank: {
-                SOCKET_VARIABLE: str(self._folder / "agent.sock"),
+                **self.lasting,
                 PAGE_VARIABLE: pages[local_rank].path,
                 STACKS_VARIABLE: str(folder / "stacks.txt"),
                 **flight_recorder.variables(self._inherited, self._folder, folder),

@@ -24,6 +24,7 @@ from nvrx_async.rounds.events import (
     Proof,
     Proven,
     RankEnded,
+    RankHung,
     RanksGone,
     RanksHeld,
 )
@@ -32,6 +33,7 @@ from nvrx_launcher.cgroup import oom_kills
 from nvrx_launcher.clock import boottime_s, utc
 from nvrx_launcher.config import WorkersConfig
 from nvrx_launcher.countdown import Countdown
+from nvrx_launcher.early_exit import EarlyExit
 from nvrx_launcher.errors import KeeperStartError, RequeueError
 from nvrx_launcher.keeper.errors import FrameError
 from nvrx_launcher.keeper_link import Keeper
@@ -81,7 +83,9 @@ class NodeRanks:
         countdown: Countdown,
         keep: Callable[[int, RankEnd], None],
         crew: WarmCrew,
+        early: EarlyExit | None = None,
     ) -> None:
+        self._early = early or EarlyExit(None, warn)
         self._watch = watch
         self._workers = workers
         self._crew = crew
@@ -174,7 +178,13 @@ class NodeRanks:
         if self._job is not None:
             seat = Seat(self._job.node_id, "", "", group_rank=0, first_rank=0, slots=slots)
             anywhere = Assignment(0, seat, slots, 1, "", 0)
-            self._crew.awaits(self._commands(anywhere, self._job))
+            lasting = self._watch.lasting
+            self._crew.awaits(
+                tuple(
+                    replace(command, env={**command.env, **lasting})
+                    for command in self._commands(anywhere, self._job)
+                )
+            )
 
     def _commands(self, assignment: Assignment, job: RankJob) -> tuple[RankCommand, ...]:
         return tuple(
@@ -244,6 +254,7 @@ class NodeRanks:
         """Stop the ranks of a round, also those whose start is still under way."""
         self._stopped = max(self._stopped, number)
         self._watch.halt(number)
+        self._early.over()
         if self._keeper is not None:
             grace_s = self._workers.grace_s(time.time()) if grace else 0.0
             self._keeper.stop(number, grace_s)
@@ -338,11 +349,18 @@ class NodeRanks:
         if running is None or running.assignment.round != event.round:
             return
         running.exits[event.local_rank] = (event, utc())
-        self._tell(RankEnded(event.round, await self._end(running, event.local_rank)))
+        end = await self._end(running, event.local_rank)
+        if end.exit_code == 0 and end.by is EndedBy.ITSELF:
+            self._early.left(event.round, end.rank, self._running, self._too_early)
+        self._tell(RankEnded(event.round, end))
+
+    def _too_early(self, number: int, rank: int, sentence: str) -> None:
+        self._tell(RankHung(number, rank, sentence))
 
     async def _gone(self, unkillable: tuple[int, ...]) -> None:
         running, self._round = self._round, None
         self._countdown.over()
+        self._early.over()
         if running is None:
             return
         await self._output.drain()

@@ -17,13 +17,17 @@ from typing import Self
 import anyio
 
 CLOSE_LIMIT_S = 2.0
-"""How long the end of the agent waits for a console that does not take its last words."""
+"""How long the end of the agent waits for a console that takes none of its last words."""
 
 
 class Screen:
-    """Does what it is given, in order. A job must not raise."""
+    """Does what it is given, in order. A job must not raise.
 
-    def __init__(self) -> None:
+    `progress` grows while the jobs get on: at the end a slow console is waited for, a stuck one is not.
+    """
+
+    def __init__(self, progress: Callable[[], int] = lambda: 0) -> None:
+        self._progress = progress
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         # A daemon: a console that stays stuck must not keep the process alive.
         self._thread = threading.Thread(target=self._run, name="screen", daemon=True)
@@ -36,7 +40,10 @@ class Screen:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._jobs.put(None)
-        self._thread.join(CLOSE_LIMIT_S)
+        seen = -1
+        while self._thread.is_alive() and (now := self._progress()) != seen:
+            seen = now
+            self._thread.join(CLOSE_LIMIT_S)
 
     def do(self, job: Callable[[], None]) -> None:
         """Do it after all that was given before. Never blocks."""
@@ -48,6 +55,14 @@ class Screen:
         self.do(lambda: call_in(loop, done.set))
         with anyio.move_on_after(limit_s):
             await done.wait()
+
+    def settle(self) -> None:
+        """Block another thread until what was given before is done, or nothing moves for CLOSE_LIMIT_S."""
+        done, seen = threading.Event(), -1
+        self.do(done.set)
+        while not done.is_set() and (now := self._progress()) != seen:
+            seen = now
+            done.wait(CLOSE_LIMIT_S)
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -35,11 +35,13 @@ class Deleted:
 class Scope(NamedTuple):
     """What is read or watched: one key, or with `prefix` every key that begins with it.
 
+    With `first` too, a listing holds only the first of them: for who asks whether there is any. Changes come of all.
     A tuple, since machines look scopes up at every decision.
     """
 
     key: str
     prefix: bool = False
+    first: bool = False
 
     def covers(self, key: str) -> bool:
         """Whether `key` lies in this scope."""

@@ -64,7 +64,7 @@ def range_bounds(scope: Scope) -> tuple[bytes, bytes]:
 def range_request(scope: Scope, *, revision: int = 0) -> Any:
     """A linearizable read, or with `revision` the past as it stood then."""
     key, end = range_bounds(scope)
-    return messages.RangeRequest(key=key, range_end=end, revision=revision)
+    return messages.RangeRequest(key=key, range_end=end, revision=revision, limit=1 if scope.first else 0)
 
 
 def newest_before_request(scope: Scope, create_revision: int) -> Any:

@@ -72,6 +72,11 @@ class AttemptKeys:
         return Scope(f"{self.base}nodes/", prefix=True)
 
     @property
+    def any_node(self) -> Scope:
+        """Whether an agent is registered."""
+        return Scope(self.nodes.key, prefix=True, first=True)
+
+    @property
     def elections(self) -> Scope:
         """All candidates; the one created first leads."""
         return Scope(f"{self.base}election/", prefix=True)

@@ -46,7 +46,7 @@ from nvrx_async.rounds.ladder import Verdict
 from nvrx_async.rounds.limits import with_agreed_limits
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.missing import Missing
-from nvrx_async.rounds.office import Office
+from nvrx_async.rounds.office import Office, runs_again
 from nvrx_async.rounds.policy import facts_of
 from nvrx_async.rounds.promises import Book
 from nvrx_async.rounds.root import find_root
@@ -496,7 +496,7 @@ class Coordinator:
 
     def _restart(self, case: _Case, end: End, verdict: Verdict) -> str:
         told = reports(self._mirror, case.office.keys, end.number)
-        seal = seal_of(case.round)
+        stands = seal_of(case.round)
         keys = case.office.keys
         trace = opened(keys.run_id, keys.attempt, end.number + 1, case.now.utc, self._me.incarnation)
         following = Round(
@@ -504,7 +504,7 @@ class Coordinator:
             phase=Phase.FORMING,
             opened_utc=case.now.utc,
             previous_token=case.round.token,
-            sealed_in=seal[0] if seal is not None else -1,
+            sealed_in=stands[0] if stands is not None else -1,
             ledger=verdict.ledger,
             why=end.root.sentence,
             extra={**with_agreed_limits(case.round.extra, told.values()), **trace},
@@ -512,9 +512,21 @@ class Coordinator:
         barred = None
         if verdict.replaces is not None:
             barred = Exclusion(verdict.replaces, end.root.sentence, BY_POLICY, case.now.utc)
+        else:
+            following = self._at_once(case, following)
         absent = case.world.absent(case.nodes)
         self._commit("end", case.office.next_round(case.round, end, following, absent, barred))
         return f"ending round {end.number}: {end.root.sentence}; {end.reason}"
+
+    def _at_once(self, case: _Case, following: Round) -> Round:
+        """The next round as it runs where all have joined it and nobody moves; else it has to form."""
+        forming = self._forming(case, following.number, case.now.s)
+        sealed, stands = seal(case.now.s, forming, case.judge, self._spec), seal_of(following)
+        if stands is None or not isinstance(sealed, Sealed) or not case.judge.older_than_seal:
+            return following
+        if not keeps_seats(case.world, sealed, following.number, stands[0]):
+            return following
+        return runs_again(following, sealed, stands, case.now.utc)
 
     def _stop(self, case: _Case, forming: Forming, verdict: Verdict, end: End | None = None) -> str:
         """Like a seal, an outcome waits until nothing of the last world can live."""

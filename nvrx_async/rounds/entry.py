@@ -104,6 +104,7 @@ class Entrance:
         self.evidence: dict[str, str] = {}
         self._dead: dict[str, str] = {}
         self._empty_since_s: float | None = None
+        self._registers_in: int | None = None
         self._held_since_s: dict[str, float] = {}
 
     def scopes(self, mirror: Mirror) -> frozenset[Scope]:
@@ -115,7 +116,12 @@ class Entrance:
             wanted |= {Scope(keys.node(node_id)) for node_id in self._candidate_ids(mirror, keys)}
             job = mirror.record(Job, keys.job)
             if job is not None and not self._same_launch(job.launch_id):
-                wanted |= {keys.nodes}
+                if self._waits_for(job):
+                    wanted |= {keys.nodes}
+                elif (
+                    self._registers_in != keys.attempt
+                ):  # meanwhile it is not told of a thousand others that do
+                    wanted |= {keys.any_node}
         return frozenset(wanted)
 
     def decide(self, now: Now, mirror: Mirror) -> Entry:
@@ -157,17 +163,27 @@ class Entrance:
         return None
 
     def _enter_or_succeed(self, keys: AttemptKeys, job: Job, mirror: Mirror, now: Now) -> Entry:
+        if self._registers_in == keys.attempt:  # and was refused: who is there has to be read again
+            self._registers_in = None
+            return Pause("reading who is in the job")
         nodes = mirror.records(Node, keys.nodes)
         if not nodes and not self._dead:
             return self._succeed(keys, job, mirror, now)
         self._empty_since_s = None
-        if job.launch_id is not None and self._me.launch_id is not None and job.spec == self._spec:
+        if self._waits_for(job):
             return Pause(
                 f"launch {job.launch_id} of run id {keys.run_id} still has nodes ({', '.join(sorted(nodes))}): "
                 "waiting until they are gone",
                 worth_telling=True,
             )
-        return self._enter(keys, job, mirror, now)
+        entry = self._enter(keys, job, mirror, now)
+        self._registers_in = keys.attempt if isinstance(entry, Register) else None
+        return entry
+
+    def _waits_for(self, job: Job) -> bool:
+        """Whether another launch of the same job has to be gone first."""
+        known = job.launch_id is not None and self._me.launch_id is not None
+        return known and not self._same_launch(job.launch_id) and job.spec == self._spec
 
     def _succeed(self, keys: AttemptKeys, job: Job, mirror: Mirror, now: Now) -> Entry:
         """The attempt has no node left and no verdict: the next one may begin when its ranks are surely dead."""

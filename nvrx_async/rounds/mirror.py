@@ -128,7 +128,8 @@ class Mirror:
         if listing.scope not in self._open:
             return
         listed = {item.key for item in listing.items}
-        for key in [held.key for held in self.under(listing.scope)]:
+        complete = not listing.scope.first or not listed
+        for key in [held.key for held in self.under(listing.scope)] if complete else ():
             if key not in listed:
                 self._change(Deleted(key, listing.revision))
         for item in listing.items:

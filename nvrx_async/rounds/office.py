@@ -65,8 +65,7 @@ class Office:
 
     def run_again(self, now_round: Round, sealed: Sealed, seal: tuple[int, str], utc: str) -> Txn:
         """The round that runs with the seats of the one before; `seal` is where they stand."""
-        running = replace(_running(now_round, sealed, seal[1], utc), sealed_in=seal[0])
-        return self._txn(then=(Put(self.keys.round, encode(running)),))
+        return self._txn(then=(Put(self.keys.round, encode(runs_again(now_round, sealed, seal, utc))),))
 
     def seal(self, now_round: Round, sealed: Sealed, token: str, utc: str) -> tuple[Txn, ...]:
         """Assignments and world under their token, and in the last step the round that runs with it."""
@@ -128,9 +127,9 @@ class Office:
         absent: Sequence[str],
         barred: Exclusion | None = None,
     ) -> Txn:
-        """The verdict on a round, and the next one opened, without whom the verdict bars; old rounds are forgotten.
+        """The verdict on a round, and the next one, forming or running, without whom the verdict bars.
 
-        One of the first `absent` that came back meanwhile will still report.
+        Old rounds are forgotten. One of the first `absent` that came back meanwhile will still report.
         """
         keys, number = self.keys, now_round.number
         told = replace(following, verdict=end)
@@ -195,6 +194,11 @@ class Office:
 
     def _at(self, key: str) -> ModifiedAt:
         return ModifiedAt(key, self.mirror.revision(key))
+
+
+def runs_again(now_round: Round, sealed: Sealed, seal: tuple[int, str], utc: str) -> Round:
+    """The round as it runs with the seats of the one before; `seal` is where they stand."""
+    return replace(_running(now_round, sealed, seal[1], utc), sealed_in=seal[0])
 
 
 def _running(now_round: Round, sealed: Sealed, token: str, utc: str) -> Round:

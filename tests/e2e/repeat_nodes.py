@@ -24,12 +24,14 @@ PATHS = [str(path) for path in (ROOT, ROOT / "launcher", ROOT / "telemetry", TES
 sys.path[:0] = PATHS
 os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, *filter(None, [os.environ.get("PYTHONPATH")])])
 
-from support.nodes import Nodes, member_endpoints  # noqa: E402 - found by the lines above
-from support.stage import Agent, Stage, stage  # noqa: E402 - see above
+from support.nodes import Nodes, member_endpoints, nodes_of  # noqa: E402 - found by the lines above
+from support.stage import Agent  # noqa: E402 - see above
 
 VICTIMS = ("etcd's leader", "coordinator", "rank 0", "another")
 OPTIONS = ("--nnodes", "3", "--nproc-per-node", "1")
 NAMES = ("n0", "n1", "n2")
+RENEWED_S = 3.0
+"""Half of the default TTL: renewals come after a third of it."""
 
 
 def main() -> int:
@@ -44,7 +46,7 @@ def main() -> int:
     good = 0
     for number, victim in zip(range(arguments.nodes), itertools.cycle(VICTIMS), strict=False):
         try:
-            with stage(",".join(member_endpoints())) as made:
+            with nodes_of(member_endpoints()) as made:
                 times[victim].append(lose(made, victim))
         except AssertionError as error:
             print(f"run {number}, {victim}: {error}", file=sys.stderr, flush=True)
@@ -60,7 +62,7 @@ def main() -> int:
     killed = 0
     if arguments.leaders:
         try:
-            with stage(",".join(member_endpoints())) as made:
+            with nodes_of(member_endpoints()) as made:
                 killed = kill_leaders(made, arguments.leaders)
         except AssertionError as error:
             print(error, file=sys.stderr, flush=True)
@@ -68,9 +70,10 @@ def main() -> int:
     return 0 if (good, killed) == (arguments.nodes, arguments.leaders) else 1
 
 
-def lose(on: Stage, victim: str) -> float:
+def lose(nodes: Nodes, victim: str) -> float:
     """Lose one node of three with a spare; seconds until all ranks were up again. They end the job then."""
-    nodes, program = Nodes(on), on.ranks("--finish-from", "1")
+    on = nodes.stage
+    program = on.ranks("--finish-from", "1")
     agents = [nodes.start(name, *program, options=OPTIONS) for name in NAMES]
     ranks = on.up(0, 3)
     spare = nodes.start("spare", *program, options=OPTIONS)
@@ -98,9 +101,12 @@ def _victim(nodes: Nodes, agents: list[Agent], first: str, victim: str) -> Agent
     return next((one for one in agents if one not in (leader, coordinator) and one.node != first), agents[-1])
 
 
-def kill_leaders(on: Stage, count: int) -> int:
-    """Kill the etcd that leads, alone, `count` times in one job; how often all ranks stayed."""
-    nodes = Nodes(on)
+def kill_leaders(nodes: Nodes, count: int) -> int:
+    """Kill the etcd that leads, alone, `count` times in one job; how often all ranks stayed.
+
+    Between two of them every agent has time for a renewal: elections one after another are an outage.
+    """
+    on = nodes.stage
     agents = [nodes.start(name, options=OPTIONS) for name in NAMES]
     ranks = on.up(0, 3)
     processes = [on.watch(one.pid) for one in ranks]
@@ -114,6 +120,7 @@ def kill_leaders(on: Stage, count: int) -> int:
         on.until(
             lambda leader=leader, again=again: leader.text.count("member is up again") > again, "it is back"
         )
+        on.for_a_while(RENEWED_S)
         assert all(one.alive for one in processes), on.told()
         killed += 1
     on.finish(ranks)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.certificates import Authority, Pair
 from support.etcd_server import etcd_cluster
-from support.nodes import Nodes, member_endpoints
+from support.nodes import Nodes, member_endpoints, nodes_of
 from support.stage import Agent, stage
 
 from nvrx_async.etcd.wire import grpc, messages, stubs
@@ -28,8 +28,8 @@ NAMES = ("n0", "n1", "n2")
 
 @pytest.fixture
 def nodes() -> Iterator[Nodes]:
-    with stage(",".join(member_endpoints())) as made:
-        yield Nodes(made)
+    with nodes_of(member_endpoints()) as made:
+        yield made
 
 
 def started(nodes: Nodes, *names: str, options: tuple[str, ...] = OPTIONS) -> list[Agent]:
@@ -232,3 +232,21 @@ def test_a_cluster_that_answers_gets_no_member_from_us() -> None:
             assert Nodes(made).member_of(one) is None
         made.finish([rank, other])
         assert [agent.ends(), second.ends()] == [0, 0], made.told()
+
+
+def test_the_ranks_of_a_spare_that_steps_in_start_warm(nodes: Nodes) -> None:
+    options = (*OPTIONS, "--warm-workers", "1", "--warm-imports", "json")
+    agents = started(nodes, *NAMES, options=options)
+    nodes.stage.up(0, 3)
+    (spare,) = started(nodes, "spare", options=options)
+    logs = nodes.stage.folder / "logs" / "spare"
+
+    def noted(words: str) -> bool:
+        nodes.stage.for_a_while(0.1)
+        return any(words in log.read_text() for log in logs.glob("*/agent-*.log"))
+
+    nodes.stage.until(lambda: noted("warm workers: 1 ready"), "the spare is warm")
+    nodes.lose(agents[0])
+    nodes.stage.up(1, 3)
+    assert noted("warm workers: 1 of 1 ranks start warm"), nodes.stage.told()
+    finished(nodes, 1, spare, *agents[1:])

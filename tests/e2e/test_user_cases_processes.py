@@ -86,6 +86,20 @@ def test_34_the_grace_is_no_longer_than_the_allocation(job: Stage) -> None:
     assert agent.ends() == 143, job.told()
 
 
+def test_35_helpers_of_a_rank_are_gone_before_the_next_start_also_those_of_another_session(
+    job: Stage,
+) -> None:
+    program = job.ranks("--offspring", "--fail", "sigkill", "--fail-rank", "1", "--fail-always")
+    agent = job.launch(*program, options=(*TWO_RANKS, "--max-restarts", "3"))
+    for number in range(1, 4):
+        job.up(number, 1)
+        helpers = [one.pid for one in job.news if one.word == "grandchild" and one.round < number]
+        assert len(helpers) >= number
+        assert not any(job.watch(pid).alive for pid in helpers), job.told()
+    assert agent.ends() == 1, job.told()
+    assert job.left() == []
+
+
 def test_43_what_ignores_sigterm_is_gone_before_slurm_would_drain_the_node(job: Stage) -> None:
     agent = job.launch(script(job, IGNORES), options=TWO_RANKS)
     agent.says("deaf")
@@ -119,6 +133,16 @@ def test_45_a_failure_waits_for_nobody(job: Stage) -> None:
     assert (early.ends(), late.ends()) == (1, 1), job.told()
     for agent in (early, late):
         assert "rank 1" in agent.text.rpartition(f"job {job.run_id} failed")[2], agent.text
+
+
+def test_48_a_rank_that_leaves_while_others_train_is_reported_and_fails_the_round_where_one_wants_it(
+    job: Stage,
+) -> None:
+    agent = job.launch(options=(*TWO_RANKS, "--early-exit-limit", "1"))
+    job.finish(job.up(0, 2)[1:])
+    agent.says(r"warning: rank 1 finished 1\.0 s ago, rank 0 still runs here")
+    assert agent.ends() == 1, job.told()
+    assert agent.said(r"rank 0 on \S+ still ran 1\.0 s after rank 1 had exited with 0"), agent.text
 
 
 @pytest.mark.soak

@@ -84,6 +84,16 @@ async def test_many_scopes_are_read_at_one_revision(client, prefix):
     assert listings[0].items[0].value == listings[-1].items[0].value
 
 
+async def test_whether_there_is_any_key_is_told_by_one(client, prefix):
+    any_key = Scope(prefix, prefix=True, first=True)
+    assert (await client.list(any_key)).items == ()
+    for name in "abc":
+        await client.commit(Txn((), (Put(f"{prefix}{name}", b"x"),)))
+    assert [item.key for item in (await client.list(any_key)).items] == [f"{prefix}a"]
+    (listing,) = await client.list_all((any_key,))
+    assert len(listing.items) == 1
+
+
 async def test_a_txn_above_the_limit_is_refused_before_it_is_sent(client, prefix):
     await client.commit(Txn((), tuple(Put(f"{prefix}{n}", b"") for n in range(128))))
     with pytest.raises(TxnTooLargeError, match="129 operations"):

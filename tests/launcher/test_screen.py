@@ -69,6 +69,21 @@ def test_a_console_that_stays_stuck_does_not_keep_the_agent(monkeypatch):
     assert not screen._thread.is_alive()
 
 
+def test_a_slow_console_is_waited_for_as_long_as_it_takes_anything(monkeypatch):
+    monkeypatch.setattr(module, "CLOSE_LIMIT_S", 0.1)
+    pieces, more = [], threading.Event()
+
+    def slow():
+        while len(pieces) < 8:
+            more.wait(0.05)
+            pieces.append(1)
+
+    with Screen(lambda: len(pieces)) as screen:
+        screen.do(slow)
+    assert len(pieces) == 8
+    assert not screen._thread.is_alive()
+
+
 async def test_drain_waits_for_what_was_given_until_now(screen):
     done = []
     screen.do(lambda: done.append("before"))

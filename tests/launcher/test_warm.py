@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+import venv
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,18 @@ CASES = {
     ),
     "safe path": (False, {"PYTHONSAFEPATH": "1", "PYTHONPATH": "{folder}"}),
     "no user site": (False, {"PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1"}),
+    "buffered": (False, {}),
+    "unbuffered by environment": (False, {"PYTHONUNBUFFERED": "1"}),
+    "virtual environment": (True, {"VIRTUAL_ENV": "{folder}/venv"}),
 }
+
+
+def as_in_case(case: str, words: tuple[str, ...], folder: Path) -> tuple[str, ...]:
+    """The command as this case has it: another interpreter, or without `-u`."""
+    if case == "virtual environment":
+        venv.create(folder / "venv", symlinks=True)
+        return (str(folder / "venv" / "bin" / "python"), *words[1:])
+    return tuple(word for word in words if word != "-u") if "buffered" in case else words
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -106,7 +118,7 @@ async def test_a_warm_rank_is_what_a_cold_one_is(tmp_path: Path, case: str) -> N
     extra = {name: value.replace("{folder}", str(tmp_path)) for name, value in extra.items()}
     (tmp_path / "users").mkdir()
     (tmp_path / "users" / "sitecustomize.py").write_text("import os\nprint('users', os.environ['STATIC'])\n")
-    words = probe_in(tmp_path, module=module)
+    words = as_in_case(case, probe_in(tmp_path, module=module), tmp_path)
     async with bench(tmp_path) as b:
         await run(b, command(b, words, "first", extra), 0)  # writes the byte code that both others find
         await run(b, command(b, words, "cold", extra), 1)

@@ -33,6 +33,7 @@ from nvrx_async.job.records import (
     Done,
     End,
     EndedBy,
+    Exclusion,
     Fault,
     FaultKind,
     Interrupt,
@@ -492,6 +493,45 @@ def test_the_verdict_opens_the_next_round_in_the_same_step():
     assert following.previous_token == "t"
     assert following.ledger.restarts == 1
     assert following.why == end.root.sentence
+
+
+def test_where_all_have_joined_and_nobody_moves_the_verdict_starts_the_next_round():
+    bench = leader(Phase.RUNNING)
+    interrupt(bench)
+    report(bench, "a", kind=None, join=join("a"))
+    report(bench, "b", join=join("b"))
+    commit = only(bench.tell(), Commit)
+    assert commit.txns[-1].when == guard(bench)
+    assert set(puts(commit)) == {KEYS.end(0), KEYS.round}
+    bench.outcome(commit)
+    following = written(bench, Round, KEYS.round)
+    assert (following.number, following.phase, following.token, following.sealed_in) == (
+        1,
+        Phase.RUNNING,
+        "t",
+        0,
+    )
+    assert following.verdict == written(bench, End, KEYS.end(0))
+    assert (following.master_address, following.world_size, following.ledger.restarts) == ("10.0.0.a", 4, 1)
+
+
+@pytest.mark.parametrize(
+    "why", ["one has not joined", "one is excluded", "one is gone", "a spare has joined"]
+)
+def test_where_somebody_moves_the_next_round_has_to_form(why):
+    bench = leader(Phase.RUNNING, registered="abc" if why == "a spare has joined" else "ab")
+    interrupt(bench)
+    report(bench, "a", kind=None, join=join("a"))
+    report(bench, "b", join=None if why == "one has not joined" else join("b"))
+    if why == "one is excluded":
+        bench.etcd.put(KEYS.excluded("b"), Exclusion("b", "bad", "me", UTC))
+    elif why == "one is gone":
+        bench.etcd.delete(KEYS.node("b"))
+    elif why == "a spare has joined":
+        joined(bench, "c", number=1)
+    bench.outcome(only(bench.tell(), Commit))
+    following = written(bench, Round, KEYS.round)
+    assert (following.phase, following.token, following.previous_token) == (Phase.FORMING, None, "t")
 
 
 def test_a_lost_members_verdict_does_not_wait_for_it_and_is_not_billed():

@@ -49,10 +49,33 @@ class Door:
 
     def decide(self, at_s=100.0):
         self.look()
+        entry = self.entrance.decide(Now(at_s, UTC), self.mirror)
+        if self.mirror.knows(*self.entrance.scopes(self.mirror)):
+            return entry
+        self.look()
         return self.entrance.decide(Now(at_s, UTC), self.mirror)
 
     def proven(self, incarnation, proof):
         self.entrance.proofs[incarnation] = proof
+
+
+def test_who_registers_reads_one_node_and_then_follows_none_of_the_others():
+    """A thousand that enter at once would each be told of all: a million messages."""
+    door = living()
+    door.look()
+    whole = [scope for scope in door.entrance.scopes(door.mirror) if scope.prefix]
+    assert whole == [KEYS.any_node]
+    assert KEYS.any_node.first
+    assert isinstance(door.decide(), Register)
+    assert not [scope for scope in door.entrance.scopes(door.mirror) if scope.prefix]
+
+
+def test_a_refused_registration_reads_again_who_is_there():
+    door = living()
+    assert isinstance(door.decide(), Register)
+    assert door.entrance.decide(Now(100.0, UTC), door.mirror) == Pause("reading who is in the job")
+    door.etcd.delete(KEYS.node("b"))
+    assert isinstance(door.decide(), Pause), "nobody is: it waits until their ranks are surely dead"
 
 
 def written(txn):

@@ -50,6 +50,27 @@ def test_a_listing_removes_what_it_does_not_name_but_not_what_is_newer():
     assert known.revision("/a/x") == 2
 
 
+def test_a_listing_of_the_first_key_says_nothing_of_the_others():
+    first = Scope("/a/", prefix=True, first=True)
+    known = mirror(first, Scope("/a/own"))
+    known.observe(Listed(Listing(Scope("/a/own"), (kv("/a/own", 3),), 4)))
+    known.observe(Listed(Listing(first, (kv("/a/b", 2),), 5)))
+    assert known.knows(first)
+    assert known.get("/a/own") is not None
+    known.observe(Listed(Listing(first, (), 9)))
+    assert known.get("/a/own") is None, "there is none"
+
+
+def test_a_scope_tells_when_something_in_it_changed():
+    known = mirror(SCOPE, OTHER)
+    known.observe(Listed(Listing(SCOPE, (kv("/a/x", 2),), 5)))
+    at, other = known.changed_at(SCOPE), known.changed_at(OTHER)
+    assert known.changed_at(SCOPE) == at
+    known.observe(Changed(kv("/a/x", 7)))
+    assert known.changed_at(SCOPE) > at
+    assert known.changed_at(OTHER) == other
+
+
 @pytest.mark.parametrize(
     "events",
     [

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import socket
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from support.etcd_view import EtcdView
-from support.stage import Agent, Stage
+from support.stage import Agent, Stage, stage
 
 from nvrx_async.etcd.wire import grpc, messages, stubs
 
@@ -91,6 +93,27 @@ class Nodes:
         ]:  # the agent first: a dead node tells nobody what died before it
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+    def forget(self) -> None:
+        """Remove what lost nodes have left in memory for their return."""
+        for endpoint in self.endpoints:
+            port = endpoint.rpartition(":")[2]
+            for base in (Path("/dev/shm"), Path(tempfile.gettempdir())):
+                for folder in base.glob(f"nvrx-member-*-{port}-*"):
+                    shutil.rmtree(folder)
+
+
+@contextmanager
+def nodes_of(endpoints: Sequence[str]) -> Iterator[Nodes]:
+    """A stage for agents that run members at these addresses."""
+    with stage(",".join(endpoints)) as made:
+        nodes = Nodes(made)
+        try:
+            yield nodes
+        finally:
+            for agent in made.agents:
+                nodes.lose(agent)
+            nodes.forget()
 
 
 def _command(pid: int) -> bytes:

@@ -21,6 +21,7 @@ from nvrx_async.rounds.effects import (
     Effect,
     Extend,
     Finish,
+    HoldRanks,
     Machine,
     Notify,
     ProveDead,
@@ -28,6 +29,7 @@ from nvrx_async.rounds.effects import (
     ReservePort,
     Revoke,
     StartRanks,
+    StopAtStep,
     StopRanks,
 )
 from nvrx_async.rounds.events import (
@@ -45,6 +47,7 @@ from nvrx_async.rounds.events import (
     Now,
     PortReserved,
     RanksGone,
+    RanksHeld,
     Refused,
     Renewed,
     Tick,
@@ -509,6 +512,11 @@ class Life:
                 self.world.prove_dead(self, node, self.enqueue)
             case Revoke(lease=lease):
                 self.link.request(lambda: self.world.store.revoke(lease), lambda _: None)
+            case HoldRanks(round=number):
+                step = self.world.step()
+                self.agent.after(0.02, lambda: self.enqueue(RanksHeld(number, step)))
+            case StopAtStep(round=number, step=step) if step is not None:
+                self.world.stop_at_step(self.agent, number)
             case Finish():
                 self._finish(effect)
             case Notify(notice=notice):

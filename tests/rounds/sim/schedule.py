@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rounds.sim.agent import Life
 from rounds.sim.world import Setup, World
 
+from nvrx_async.job.records import Verb
 from nvrx_async.rounds.events import LeaveRequested
 
 RECOVERY_S = 30.0
@@ -52,6 +53,9 @@ KINDS = (
     "revoke_all",
 )
 
+ASKS = "ask "
+"""A fault that is none: a person asks for something, `ask drain`."""
+
 
 def apply(world: World, fault: Fault) -> None:
     """Let the fault happen now."""
@@ -83,6 +87,9 @@ def apply(world: World, fault: Fault) -> None:
         "isolate": lambda: (world.cut(slot, arg), world.cut_peers(slot, arg)),
         "revoke_all": world.revoke_all,
     }
+    if fault.what.startswith(ASKS):
+        world.ask(Verb(fault.what.removeprefix(ASKS)), slot)
+        return
     doing[fault.what]()
 
 
