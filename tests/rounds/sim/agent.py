@@ -498,14 +498,8 @@ class Life:
                 self._to_keeper(number, lambda keeper: keeper.stop(number, grace=grace))
             case Campaign():
                 self._campaign(effect)
-            case Rely(lease=lease):
-                self._relied = lease
-                if lease == self.lease and not self._lost:
-                    self._move_t(self._acknowledged_s)
-            case Extend(round=number, until_s=until_s):
-                keeper = self.agent.keeper
-                if keeper is not None and keeper.alive:
-                    keeper.after(0.001, lambda: keeper.extend(number, until_s))
+            case Rely() | Extend():
+                self._move(effect)
             case AskPeers():
                 self._ask(effect)
             case ProveDead(node=node):
@@ -532,6 +526,17 @@ class Life:
             self.agent.after(0.002, lambda: self.enqueue(RanksGone(effect.assignment.round, ends)))
             return
         keeper.after(0.001, lambda: keeper.start(effect.assignment, effect.generation))
+
+    def _move(self, by: Rely | Extend) -> None:
+        """Move T: by another lease from now on, or by promises for one round."""
+        keeper = self.agent.keeper
+        if isinstance(by, Extend):
+            if keeper is not None and keeper.alive:
+                keeper.after(0.001, lambda: keeper.extend(by.round, by.until_s))
+            return
+        self._relied = by.lease
+        if by.lease == self.lease and not self._lost:
+            self._move_t(self._acknowledged_s)
 
     def _ask(self, asking: AskPeers) -> None:
         """Ask all peers at once, and try a renewal; who is silent for a moment objects."""
