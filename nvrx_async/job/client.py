@@ -14,7 +14,7 @@ Nothing but `command` writes.
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -33,7 +33,7 @@ from nvrx_async.job.job_events import JobEvent
 from nvrx_async.job.keys import AttemptKeys, current
 from nvrx_async.job.live import LIVE, LiveNode
 from nvrx_async.job.reader import Reader, living_attempt
-from nvrx_async.job.records import Command, CommandPhase, Node, Phase, Verb
+from nvrx_async.job.records import Command, CommandPhase, Node, Outcome, Phase, Verb
 from nvrx_async.job.round_record import RoundRecord, with_marks
 from nvrx_async.job.status import Held, JobStatus, job_status
 from nvrx_async.job.times import as_utc
@@ -144,15 +144,38 @@ class JobClient:
             raise NoSuchRoundError(self.run_id, number, newest)
         record = await reader.round(number)
         following = await reader.round(number + 1) if number < newest else None
-        if following is not None and following.phase is Phase.RUNNING and outcome is None:
-            held = await reader.held(nodes=True)
-            answers, _ = await self._live(held, every=False)
-            told = {name: one.marks for name, one in answers.items() if one.round == following.number}
-            following = with_marks(following, told)
-        return explain(record, following)
+        return explain(record, await self._lively(reader, following, outcome) if following else None)
 
-    async def events(self, *, follow: bool = False, since: datetime | None = None) -> AsyncIterator[JobEvent]:
-        """What happened, in order; with `follow` also what happens from now on, until the attempt has ended."""
+    async def restart(self, number: int | None = None) -> tuple[RoundRecord | None, RoundRecord]:
+        """The round before, if there is one, and a round: the newest unless one is named, each with all reports.
+
+        Raises:
+            NoSuchRoundError: there is no round of this number.
+        """
+        reader = await self._reader()
+        now_round, outcome = await reader.now_round()
+        newest = now_round.number if now_round else 0
+        number = newest if number is None else number
+        if not 0 <= number <= newest:
+            raise NoSuchRoundError(self.run_id, number, newest)
+        before = await reader.round(number - 1) if number else None
+        return before, await self._lively(reader, await reader.round(number), outcome)
+
+    async def _lively(self, reader: Reader, record: RoundRecord, outcome: Outcome | None) -> RoundRecord:
+        """A round that runs, with what its nodes say of its start: they report that only when it ends."""
+        if record.phase is not Phase.RUNNING or outcome is not None:
+            return record
+        answers, _ = await self._live(await reader.held(nodes=True), every=False)
+        told = {name: one.marks for name, one in answers.items() if one.round == record.number}
+        return with_marks(record, told)
+
+    async def events(
+        self, *, follow: bool = False, since: datetime | None = None
+    ) -> AsyncGenerator[JobEvent, None]:
+        """What happened, in order; with `follow` also what happens from now on, until the attempt has ended.
+
+        Who leaves a followed iteration early closes it (`contextlib.aclosing`): it holds a connection.
+        """
         since_utc = as_utc(since) if since is not None else ""
         seen: set[JobEvent] = set()
         reader = await self._reader()
@@ -175,13 +198,13 @@ class JobClient:
                 if over:
                     return
 
-    async def changes(self) -> AsyncIterator[None]:
-        """Comes once at the start and whenever something in the job was decided; for pictures that are redrawn."""
+    @asynccontextmanager
+    async def changes(self) -> AsyncIterator[Changes]:
+        """Tells whenever something in the job was decided, and once at the start; for pictures that are redrawn."""
         reader = await self._reader()
         async with Feed(self._client) as feed:
             feed.set_scopes(_followed(reader.keys))
-            async for _ in feed:
-                yield
+            yield Changes(feed)
 
     # Waiting and steering -----------------------------------------------------------------------------
 
@@ -192,12 +215,11 @@ class JobClient:
             NoSuchError: it is no condition.
             NotSoError: it will never hold, or not within `timeout_s`.
         """
-        wanted, reader, never = condition(text), await self._reader(), False
+        wanted, never = condition(text), False
         with anyio.move_on_after(timeout_s):
-            async with Feed(self._client) as feed:
-                feed.set_scopes(_followed(reader.keys))
+            async with self.changes() as changes:
                 while not never:
-                    await _next(feed, LOOK_AGAIN_S if wanted.needs_live else None)
+                    await changes.next(LOOK_AGAIN_S if wanted.needs_live else None)
                     status = await self.status(live=wanted.needs_live)
                     answer = wanted.holds(status)
                     if answer is Answer.YES:
@@ -313,10 +335,16 @@ class JobClient:
             return None  # a helper: what etcd holds is shown without it, and who was silent is named
 
 
-async def _next(feed: Feed, at_most_s: float | None) -> None:
-    """Wait until something was decided, or so long."""
-    with anyio.move_on_after(at_most_s):
-        await anext(feed)
+class Changes:
+    """See `JobClient.changes`."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    async def next(self, at_most_s: float | None = None) -> None:
+        """Wait until something was decided, or so long."""
+        with anyio.move_on_after(at_most_s):
+            await anext(self._feed)
 
 
 def _followed(keys: AttemptKeys, number: int | None = None) -> frozenset[Scope]:

@@ -79,6 +79,11 @@ class EtcdView:
 
             yield wait
 
+    def revision(self) -> int:
+        """The store's revision: every write moves it."""
+        answer = self._call("/v3/kv/range", {"key": _coded("/"), "count_only": True})
+        return int(answer["header"]["revision"])
+
     def leases(self) -> set[int]:
         # The name under which etcd 3.4 has it; 3.5 answers there too.
         return {int(lease["ID"]) for lease in self._call("/v3/lease/leases", {}).get("leases", [])}
