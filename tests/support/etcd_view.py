@@ -88,6 +88,10 @@ class EtcdView:
         # The name under which etcd 3.4 has it; 3.5 answers there too.
         return {int(lease["ID"]) for lease in self._call("/v3/lease/leases", {}).get("leases", [])}
 
+    def revoke(self, lease: int) -> None:
+        """End a lease, and all keys on it."""
+        self._call("/v3/lease/revoke", {"ID": lease})
+
     def metric(self, name: str) -> float:
         found = re.search(rf"^{name} (\S+)$", self._metrics(), re.MULTILINE)
         assert found, f"etcd counts no {name}"
