@@ -8,6 +8,7 @@ the telling, with one warning.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -43,6 +44,7 @@ AGENT, RANK = "nvrx.ft_launcher", "nvrx.rank"
 RESOURCE = "OTEL_RESOURCE_ATTRIBUTES"
 FLUSH_WITHIN_S = 0.5
 """After a fault, so soon at the latest spans are on their way; agents have done their part of a restart by then."""
+SWITCH_S = 0.0005
 _LONGEST_TICK_S = 5.0
 
 
@@ -158,6 +160,9 @@ class Traced:
         self._logged: dict[tuple[int, frozenset[str]], int] = {}
         self._dropped = 0
         self._broken = self._measures = False
+        # A thread that imports or encodes hands over after half a millisecond, not after five, when the agent's loop
+        # has work: else each of a restart's twenty wake-ups would wait for it.
+        sys.setswitchinterval(SWITCH_S)
 
     def _make_pipe(self) -> SpanPipe:
         return SpanPipe(

@@ -193,6 +193,8 @@ class Observer:
                 kinds = {semconv.ATTR_LEVEL: end.level.value, semconv.ATTR_KIND: end.root.kind.value}
                 self._told.measure(semconv.METRIC_RESTARTS, 1, kinds)
         made.opens(self._ready_s, _links(old, now_round))
+        if made.opened_here:
+            self._told.flush()  # all other spans of the round, on all nodes, are below this one
         self.before, self.round = old, made
 
     def _interrupted(self, current: NodeRound, interrupt: Interrupt, now_s: float) -> None:

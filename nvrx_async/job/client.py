@@ -33,7 +33,7 @@ from nvrx_async.job.job_events import JobEvent
 from nvrx_async.job.keys import AttemptKeys, current
 from nvrx_async.job.live import LIVE, LiveNode
 from nvrx_async.job.reader import Reader, living_attempt
-from nvrx_async.job.records import Command, CommandPhase, Node, Phase, Verb
+from nvrx_async.job.records import Command, CommandPhase, Node, Outcome, Phase, Verb
 from nvrx_async.job.round_record import RoundRecord, with_marks
 from nvrx_async.job.status import Held, JobStatus, job_status
 from nvrx_async.job.times import as_utc
@@ -144,12 +144,30 @@ class JobClient:
             raise NoSuchRoundError(self.run_id, number, newest)
         record = await reader.round(number)
         following = await reader.round(number + 1) if number < newest else None
-        if following is not None and following.phase is Phase.RUNNING and outcome is None:
-            held = await reader.held(nodes=True)
-            answers, _ = await self._live(held, every=False)
-            told = {name: one.marks for name, one in answers.items() if one.round == following.number}
-            following = with_marks(following, told)
-        return explain(record, following)
+        return explain(record, await self._lively(reader, following, outcome) if following else None)
+
+    async def restart(self, number: int | None = None) -> tuple[RoundRecord | None, RoundRecord]:
+        """The round before, if there is one, and a round: the newest unless one is named, each with all reports.
+
+        Raises:
+            NoSuchRoundError: there is no round of this number.
+        """
+        reader = await self._reader()
+        now_round, outcome = await reader.now_round()
+        newest = now_round.number if now_round else 0
+        number = newest if number is None else number
+        if not 0 <= number <= newest:
+            raise NoSuchRoundError(self.run_id, number, newest)
+        before = await reader.round(number - 1) if number else None
+        return before, await self._lively(reader, await reader.round(number), outcome)
+
+    async def _lively(self, reader: Reader, record: RoundRecord, outcome: Outcome | None) -> RoundRecord:
+        """A round that runs, with what its nodes say of its start: they report that only when it ends."""
+        if record.phase is not Phase.RUNNING or outcome is not None:
+            return record
+        answers, _ = await self._live(await reader.held(nodes=True), every=False)
+        told = {name: one.marks for name, one in answers.items() if one.round == record.number}
+        return with_marks(record, told)
 
     async def events(self, *, follow: bool = False, since: datetime | None = None) -> AsyncIterator[JobEvent]:
         """What happened, in order; with `follow` also what happens from now on, until the attempt has ended."""

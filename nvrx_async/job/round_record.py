@@ -33,6 +33,7 @@ from nvrx_async.job.records import (
     WorldShard,
 )
 from nvrx_async.job.times import first, last
+from nvrx_async.job.trace import root_of
 
 T = TypeVar("T")
 _DIGEST_CHARS = 16
@@ -92,6 +93,7 @@ class RoundRecord:
 
     `why`: why this round is. `root`, `level` and `decision` (the sentence on what is done and why) are None and
     "" until the verdict. `reports` are the nodes' own, `done` the nodes all of whose ranks exited with 0.
+    `trace_id` is where traces tell of it, 32 hexadecimal digits.
     `digest` is equal for equal evidence: interrupt, reports and root. `outcome` is set on the attempt's last.
     """
 
@@ -114,6 +116,7 @@ class RoundRecord:
     nodes: tuple[NodeMarks, ...] = ()
     before: Before | None = None
     digest: str = ""
+    trace_id: str = ""
 
     @property
     def ends(self) -> tuple[tuple[str, RankEnd], ...]:
@@ -129,7 +132,7 @@ class RoundRecord:
 
 def round_as_extra(now_round: Round) -> dict[str, Any]:
     """What a verdict keeps of the round that it ends: the key `round` speaks of the next one by then."""
-    return {OF_ROUND: {name: getattr(now_round, name) for name in _OF_ROUND}}
+    return {OF_ROUND: _of_round(now_round)}
 
 
 def seal_of(number: int, now_round: Round | None, verdict: End | None) -> tuple[int, str] | None:
@@ -222,6 +225,7 @@ def assembled(
         nodes=marks,
         before=_before(number, before or _verdict_in(now_round, number - 1)),
         digest=_digest(interrupt, reported, root),
+        trace_id=str(told.get("trace_id", "")),
     )
 
 
@@ -244,9 +248,15 @@ def with_marks(record: RoundRecord, told: Mapping[str, Mapping[str, str]]) -> Ro
 def _round_told(number: int, now_round: Round | None, verdict: End | None) -> Mapping[str, Any]:
     """What the round was: from `round` while that speaks of it, else from its verdict."""
     if now_round is not None and now_round.number == number:
-        return {name: getattr(now_round, name) for name in _OF_ROUND}
+        return _of_round(now_round)
     kept = verdict.extra.get(OF_ROUND) if verdict else None
     return kept if isinstance(kept, Mapping) else {}
+
+
+def _of_round(now_round: Round) -> dict[str, Any]:
+    root = root_of(now_round)
+    traced = {"trace_id": f"{root.trace_id:032x}"} if root is not None else {}
+    return {name: getattr(now_round, name) for name in _OF_ROUND} | traced
 
 
 def _verdict_in(now_round: Round | None, number: int) -> End | None:

@@ -69,7 +69,8 @@ def judge(row: Row, on: Stage, held: dict, number: int, culprit: int) -> None:
     right = named is not None and int(named[1]) == culprit
     row.found += found
     row.named += found and right
-    row.restarted += f"0/rounds/{number + 1}/seal/" in " ".join(held)
+    ran = (f"0/rounds/{number + 1}/done/", f"0/rounds/{number + 1}/faults/")
+    row.restarted += any(key.startswith(ran) for key in held)
     if not (found and right):
         row.wrong.append(f"round {number}, rank {culprit} hung: {root['kind']}: {root['sentence']}")
     late = [

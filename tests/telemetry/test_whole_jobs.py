@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -129,7 +132,17 @@ def test_a_restart_is_one_picture(job: Stage, over, fault: str, kind: str) -> No
     assert decision.attributes[semconv.FAULT_NODE] == "n0"
     assert len(named(first, semconv.EVIDENCE)) == (2 if kind == "hang" else 0)
 
-    # What each node did, and what became of it.
+    each_node_is_told_of(first, second, saw)
+    command = [sys.executable, "-m", "nvrx_launcher.ctl", "trace", job.run_id, "--etcd", str(job.endpoint)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=job.folder).stdout
+    assert f"round 1, trace {root.trace}" in told
+    assert "to the first step" in told
+    (of_all,) = named(first, semconv.ROUND)
+    assert of_all.attributes[semconv.FAULT_KIND] == kind
+
+
+def each_node_is_told_of(first: list[Got], second: list[Got], saw: set[str]) -> None:
+    """What each node did, and what became of it; `saw` are those that saw a fault of their own."""
     for node in ("n0", "n1"):
         for held in (first, second):
             (anchor,) = named(held, semconv.CYCLE_START, node)
@@ -151,8 +164,6 @@ def test_a_restart_is_one_picture(job: Stage, over, fault: str, kind: str) -> No
         assert outcome == ("failed" if node in saw else "peer_restart")
         assert named(second, semconv.CYCLE, node)[0].attributes[semconv.CYCLE_OUTCOME] == "completed"
         covers_the_restart(second, node)
-    (of_all,) = named(first, semconv.ROUND)
-    assert of_all.attributes[semconv.FAULT_KIND] == kind
 
 
 ROUND = {semconv.RDZV_ROUND, semconv.PROFILING_CYCLE}
@@ -214,3 +225,32 @@ def covers_the_restart(second: list[Got], node: str) -> None:
     assert sum(span.seconds for span in steps) >= 0.95 * restart.seconds
     setups = [span.end_ns for span in named(second, semconv.RANK_SETUP, node)]
     assert abs(restart.end_ns - max(setups)) < 50_000_000
+
+
+def test_a_killed_agent_leaves_whole_traces(job: Stage, collector: Receiver) -> None:
+    """The opener of a round dies: its trace has a root all the same, and the next one leads back to its fault."""
+    agents = {
+        node: job.launch(
+            node=node,
+            options=(
+                *("--nnodes", "1:2", "--max-restarts", "2", "--warm-workers", "off", "--lease-ttl", "3"),
+                *("--otlp-endpoint", collector.endpoint),
+            ),
+            environment=SOON,
+        )
+        for node in ("n0", "n1")
+    }
+    ranks = job.up(0, 2, bound_s=60)
+    collector.until(lambda: len(collector.named(semconv.RUN_START)) == 2, "both nodes told that they run")
+    (root,) = collector.named(semconv.ROUND_START)
+    victim = agents.pop(root.resource[semconv.NODE])
+    victim.signal(signal.SIGKILL)
+    job.finish(job.up(1, 1, bound_s=60))
+    (survivor,) = agents.values()
+    assert survivor.ends(bound_s=60) == 0
+    assert len(ranks) == 2
+    traces = follows_jaegers_rules(collector.spans)
+    (mark,) = named(round_trace(traces, 0), semconv.FAULT)
+    assert mark.attributes[semconv.FAULT_KIND] == "node_lost"
+    (next_root,) = [span for span in round_trace(traces, 1) if not span.parent]
+    assert (mark.trace, mark.span) in [link[:2] for link in next_root.links]

@@ -17,7 +17,7 @@ from nvrx_async.job.errors import NoSuchJobError, NoSuchRoundError
 from nvrx_async.job.history import Past, past
 from nvrx_async.job.times import as_utc
 from nvrx_async.job.why import explain
-from nvrx_launcher.ctl import look, text_rounds
+from nvrx_launcher.ctl import look, text_rounds, trace
 from nvrx_launcher.ctl.errors import NoEtcdError
 from nvrx_launcher.ctl.place import EtcdOptions
 from nvrx_launcher.ctl.screen import Screen, as_data
@@ -77,6 +77,8 @@ def _show(verb: Callable[..., Awaitable[int]], found: Past, screen: Screen, name
         screen.emit_all("RoundList", found.rounds, lambda: text_rounds.rounds(found.rounds, screen))
     elif verb is look.events:
         _events(found, screen, named.get("since"))
+    elif verb is trace.trace:
+        trace.show(found.run_id, found.rounds, screen, named.get("number"))
     else:
         _why(found, screen, named.get("number"))
 

@@ -157,6 +157,22 @@ def why(job: str, round_: int | None, *, log_dir: str | None, **given: Any) -> N
 
 @nvrx.command()
 @_JOB
+@click.argument("round_", metavar="[ROUND]", required=False, type=click.IntRange(min=0))
+@_LOG_DIR
+@etcd_options
+@output_option
+@all_option
+def trace(job: str, round_: int | None, *, log_dir: str | None, **given: Any) -> None:
+    """The restart that led to a round, step by step and node by node, with its trace id for Jaeger."""
+    from nvrx_launcher.ctl import trace as drawn  # noqa: PLC0415 - heavy
+    from nvrx_launcher.ctl.past import or_past  # noqa: PLC0415
+
+    options, screen = etcd_from(given), screen_from(given)
+    run(or_past, drawn.trace, options, job, screen, log_dir=log_dir, number=round_)
+
+
+@nvrx.command()
+@_JOB
 @click.option(
     "--for", "condition", required=True, metavar="CONDITION", help="running, ended, round=N or step=N."
 )

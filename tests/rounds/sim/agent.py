@@ -19,12 +19,14 @@ from nvrx_async.rounds.effects import (
     Commit,
     Effect,
     Finish,
+    HoldRanks,
     Machine,
     Notify,
     ProveDead,
     ReservePort,
     Revoke,
     StartRanks,
+    StopAtStep,
     StopRanks,
 )
 from nvrx_async.rounds.events import (
@@ -40,6 +42,7 @@ from nvrx_async.rounds.events import (
     Now,
     PortReserved,
     RanksGone,
+    RanksHeld,
     Refused,
     Renewed,
     Tick,
@@ -446,6 +449,11 @@ class Life:
                 self.world.prove_dead(self, node, self.enqueue)
             case Revoke(lease=lease):
                 self.link.request(lambda: self.world.store.revoke(lease), lambda _: None)
+            case HoldRanks(round=number):
+                step = self.world.step()
+                self.agent.after(0.02, lambda: self.enqueue(RanksHeld(number, step)))
+            case StopAtStep(round=number, step=step) if step is not None:
+                self.world.stop_at_step(self.agent, number)
             case Finish():
                 self._finish(effect)
             case Notify(notice=notice):

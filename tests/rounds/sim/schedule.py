@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rounds.sim.agent import Life
 from rounds.sim.world import Setup, World
 
+from nvrx_async.job.records import Verb
 from nvrx_async.rounds.events import LeaveRequested
 
 RECOVERY_S = 30.0
@@ -48,6 +49,9 @@ KINDS = (
     "crash_all",
 )
 
+ASKS = "ask "
+"""A fault that is none: a person asks for something, `ask drain`."""
+
 
 def apply(world: World, fault: Fault) -> None:
     """Let the fault happen now."""
@@ -75,6 +79,9 @@ def apply(world: World, fault: Fault) -> None:
         "freeze_host": lambda: world.freeze_host(slot, arg),
         "crash_all": lambda: _crash_all(world, arg),
     }
+    if fault.what.startswith(ASKS):
+        world.ask(Verb(fault.what.removeprefix(ASKS)), slot)
+        return
     doing[fault.what]()
 
 

@@ -13,7 +13,21 @@ from rounds.sim.keeper import Rank
 from rounds.sim.store import Store
 from rounds.sim.timeline import Timeline
 
-from nvrx_async.job.records import Assignment, EndedBy, FaultKind, JobSpec, Node, Process, PythonError
+from nvrx_async.etcd.types import Put, Txn
+from nvrx_async.job.codec import decode, encode
+from nvrx_async.job.keys import AttemptKeys, current
+from nvrx_async.job.records import (
+    Assignment,
+    Command,
+    Current,
+    EndedBy,
+    FaultKind,
+    JobSpec,
+    Node,
+    Process,
+    PythonError,
+    Verb,
+)
 from nvrx_async.rounds.coordinator import Coordinator
 from nvrx_async.rounds.effects import Effect, Machine, Notice, Registered
 from nvrx_async.rounds.events import Event, Proof, Proven
@@ -62,6 +76,7 @@ def real_machines(life: Life) -> tuple[Machine, ...]:
 @dataclass(frozen=True, slots=True)
 class Setup:
     """What a model is made of. `work_s`: how long an undisturbed round trains until all ranks exit with 0.
+    `asks`: ranks ask `should_stop`.
 
     `past_deadline_s` and `credits_late_answers` take rules away that are not the machines': keepers kill so
     much later than T; an answer that comes after its time-out is taken for the answer to the next renewal.
@@ -78,6 +93,7 @@ class Setup:
     host_of: tuple[int, ...] = ()
     node_ids: tuple[str, ...] = ()
     drift: bool = True
+    asks: bool = True
     slow_network: float = 0.03
     past_deadline_s: float = 0.0
     credits_late_answers: bool = False
@@ -106,6 +122,10 @@ class Training:
         if len(self._ranks) == self._size:
             chance = self._world.timeline.random
             self._world.timeline.after(self._world.setup.work_s * chance.uniform(0.8, 1.2), self._finish)
+
+    def agreed(self) -> None:
+        """All stop at one step: who ends leaves nobody without a peer."""
+        self._done = True
 
     def _give_up(self) -> None:
         """The store of the ranks waited for all of them."""
@@ -164,6 +184,7 @@ class World:
         self.store = Store(self.timeline)
         self.story: list[str] = []
         self.slow_kills = False
+        self.asked = 0
         self.fail_points: dict[tuple[int, int], tuple[Literal["crash", "freeze"], float]] = {}
         self.on_effect: list[Callable[[Agent, Effect], Literal["crash", "freeze"] | None]] = []
         self.notices: list[tuple[float, str, Notice]] = []
@@ -353,6 +374,18 @@ class World:
             case "early":
                 rank.finish(None, exit_code=0)
 
+    def ask(self, verb: Verb, slot: int) -> None:
+        """A person asks for something, of this slot's node where it is about one."""
+        living = self.store.keys.get(current(RUN_ID))
+        if living is None:
+            return
+        keys = AttemptKeys(RUN_ID, decode(Current, living.key, living.value).attempt)
+        about = self._node_id(slot) if verb in (Verb.DRAIN, Verb.UNDRAIN, Verb.EXCLUDE) else None
+        command = Command(verb, "ada@desk", "", "", about)
+        self.tell(None, f"ADA ASKS for {verb.value} {about or ''}")
+        self.asked += 1
+        self.store.commit(Txn((), (Put(keys.control(f"c{self.asked}"), encode(command)),)))
+
     def make_unkillable(self, slot: int) -> None:
         agent = self.agents.get(slot)
         if agent is not None and agent.ranks:
@@ -418,6 +451,21 @@ class World:
         if isinstance(notice, Registered):
             agent.attempt = notice.attempt
         self.notices.append((self.timeline.now_s, agent.node_id, notice))
+
+    def step(self) -> int | None:
+        """How far ranks that are held have come; None in a job whose ranks never ask."""
+        return int(self.timeline.now_s * 10) if self.setup.asks else None
+
+    def stop_at_step(self, agent: Agent, number: int) -> None:
+        """This agent's ranks come to the step that all agreed on, save, and exit with 0."""
+        for rank in agent.ranks:
+            if rank.assignment.round == number and agent.attempt is not None:
+                self._training(agent.attempt, rank.assignment).agreed()
+                delay_s = self.timeline.random.uniform(0.1, 1.0)
+                self.timeline.after(
+                    delay_s,
+                    lambda rank=rank: rank.host.run(lambda: rank.finish(None, exit_code=0)),  # type: ignore[misc]
+                )
 
     # --- ranks ---------------------------------------------------------------------------------------
 

@@ -1,0 +1,112 @@
+"""`nvrx trace`: the restart that led to a round, as its trace in Jaeger shows it, from what etcd or the disk holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nvrx_async.job.errors import NoSuchRoundError
+from nvrx_async.job.records import Mark
+from nvrx_async.job.round_record import NodeMarks, RoundRecord
+from nvrx_async.job.times import seconds_between
+from nvrx_async.job.waterfall import Waterfall, waterfall
+from nvrx_launcher.ctl import text_rounds
+from nvrx_launcher.ctl.place import EtcdOptions, job_client
+from nvrx_launcher.ctl.screen import Screen
+from nvrx_launcher.ctl.text_rounds import duration_ms
+from nvrx_launcher.wording import clean
+
+_ENDING = (Mark.FAULT, Mark.TOLD, Mark.STOPPING, Mark.GONE, Mark.REPORTED)
+_STARTING = (Mark.RELEASED, Mark.STARTED, Mark.HELLO, Mark.FIRST_STEP)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrace:
+    """A round with the restart before it.
+
+    `trace_id` finds it in Jaeger, "" where the round says none. `restart` is None for a round that no fault led to.
+    `ending` are the nodes' moments in the round before, `starting` those in this one.
+    """
+
+    run_id: str
+    attempt: int
+    round: int
+    trace_id: str
+    why: str
+    restart: Waterfall | None
+    fault_utc: str
+    ending: tuple[NodeMarks, ...] = ()
+    starting: tuple[NodeMarks, ...] = ()
+
+
+async def trace(options: EtcdOptions, run_id: str, screen: Screen, *, number: int | None) -> int:
+    """Show the restart that led to a round; the last round, unless one is named."""
+    async with job_client(options, run_id) as job:
+        found = round_trace(*await job.restart(number))
+    screen.emit("RoundTrace", found, lambda: lines(found, screen))
+    return 0
+
+
+def show(run_id: str, rounds: Sequence[RoundRecord], screen: Screen, number: int | None) -> None:
+    """Write the trace of one of these rounds.
+
+    Raises:
+        NoSuchRoundError: it is none of them.
+    """
+    by_number = {record.number: record for record in rounds}
+    newest = max(by_number, default=0)
+    number = newest if number is None else number
+    if number not in by_number:
+        raise NoSuchRoundError(run_id, number, newest)
+    found = round_trace(by_number.get(number - 1), by_number[number])
+    screen.emit("RoundTrace", found, lambda: lines(found, screen))
+
+
+def round_trace(before: RoundRecord | None, record: RoundRecord) -> RoundTrace:
+    """What is known of the restart between two rounds. Pure."""
+    return RoundTrace(
+        record.run_id,
+        record.attempt,
+        record.number,
+        record.trace_id,
+        record.why,
+        waterfall(before, record) if before is not None else None,
+        before.times.fault_utc if before is not None else "",
+        before.nodes if before is not None else (),
+        record.nodes,
+    )
+
+
+def lines(one: RoundTrace, screen: Screen) -> list[str]:
+    """The picture: bars over all nodes, then when each node came to each point."""
+    named = f", trace {one.trace_id}" if one.trace_id else ""
+    head = f"job {one.run_id}, attempt {one.attempt}, round {one.round}{named}"
+    if one.restart is None:
+        return [head, f"no restart led here: {clean(one.why) or 'the job begins'}"]
+    drawn = [head, clean(one.why), "", *text_rounds.waterfall(one.restart, screen)]
+    nodes = _nodes(one, screen)
+    return [*drawn, "", *nodes] if nodes else drawn
+
+
+def _nodes(one: RoundTrace, screen: Screen) -> list[str]:
+    """A row a node: time since the fault, at each of its moments."""
+    started = {node.node_id: node for node in one.starting}
+    ended = {node.node_id: node for node in one.ending}
+    marks = [(ended, mark) for mark in _ENDING if any(mark in node.at_utc for node in one.ending)] + [
+        (started, mark) for mark in _STARTING if any(mark in node.at_utc for node in one.starting)
+    ]
+    if not marks:
+        return []
+    rows = [["node", *(mark.value.replace("_", " ") for _, mark in marks)]]
+    for node_id in sorted({*ended, *started})[: screen.rows]:
+        cells = []
+        for held, mark in marks:
+            utc = held[node_id].at_utc.get(mark, "") if node_id in held else ""
+            passed_s = seconds_between(one.fault_utc, utc)
+            cells.append("-" if passed_s is None else f"+{duration_ms(max(passed_s, 0.0))}")
+        rows.append([node_id, *cells])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
