@@ -35,6 +35,7 @@ def setups(draw: st.DrawFn) -> Setup:
         max_nodes=draw(st.integers(min_nodes, agents)),
         max_restarts=draw(st.sampled_from([0, 1, 3])),
         last_call_s=SPEC.last_call_s,
+        outage_limit_s=draw(st.sampled_from([0.0, 4.0, 20.0])),
     )
 
 
