@@ -124,8 +124,8 @@ def test_an_outage_shorter_than_the_deadline_disturbs_nothing(seed: int) -> None
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_ranks_are_dead_by_the_deadline_in_a_long_outage(seed: int) -> None:
-    world = World(Setup(work_s=60.0), seed)
+def test_without_tolerance_ranks_are_dead_by_the_deadline_in_a_long_outage(seed: int) -> None:
+    world = World(Setup(work_s=60.0).with_spec(outage_limit_s=0.0), seed)
     assert world.run_until(lambda: bool(world.checks.ranks), 20)
     world.run(3.0)
     world.outage(20.0)
