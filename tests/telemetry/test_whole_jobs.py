@@ -15,6 +15,7 @@ from support.stage import Agent, Stage
 
 from nvrx_telemetry import semconv
 
+pytestmark = pytest.mark.e2e
 PROGRAM = Path(__file__).parents[1] / "support" / "linked_program.py"
 OPTIONS = ("--nnodes", "2", "--nproc-per-node", "2", "--max-restarts", "2", "--warm-workers", "off")
 LIMITS = ("--hang-timeout", "2", "--hang-startup-timeout", "20", "--startup-grace", "3")
