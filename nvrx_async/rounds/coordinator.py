@@ -158,6 +158,10 @@ class Coordinator:
         """Note an event."""
         del now
         match event:
+            case Elected(create_revision=at) if (
+                self._office is not None and at < self._office.create_revision
+            ):
+                pass  # late news of a candidacy that went with an earlier lease
             case Elected(key=key, create_revision=create_revision):
                 self._office = Office(AttemptKeys.holding(key), key, create_revision, self._mirror)
                 self._missing, self._missing_for = Missing(), ()
