@@ -158,12 +158,11 @@ class Coordinator:
         """Note an event."""
         del now
         match event:
-            case Elected(create_revision=at) if (
-                self._office is not None and at < self._office.create_revision
+            # Not by late news of a candidacy that went with an earlier lease.
+            case Elected(key=key, create_revision=at) if (
+                self._office is None or at > self._office.create_revision
             ):
-                pass  # late news of a candidacy that went with an earlier lease
-            case Elected(key=key, create_revision=create_revision):
-                self._office = Office(AttemptKeys.holding(key), key, create_revision, self._mirror)
+                self._office = Office(AttemptKeys.holding(key), key, at, self._mirror)
                 self._missing, self._missing_for = Missing(), ()
             case Deposed(key=key) if self._office is not None and self._office.key == key:
                 self._office = None  # a commit under way still is
