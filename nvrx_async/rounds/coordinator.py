@@ -155,10 +155,9 @@ class Coordinator:
     # What is known ------------------------------------------------------------------------------------
 
     def observe(self, event: Event, now: Now) -> None:
-        """Note an event."""
+        """Note an event; late news of a candidacy that went with an earlier lease changes nothing."""
         del now
         match event:
-            # Not by late news of a candidacy that went with an earlier lease.
             case Elected(key=key, create_revision=at) if (
                 self._office is None or at > self._office.create_revision
             ):
