@@ -325,3 +325,16 @@ def test_a_shell_completes_names(job: Stage, words: str, found: str) -> None:
     assert found.format(job=job.run_id) in completed.out, completed
     agents[0].signal(signal.SIGTERM)
     agents[0].ends()
+
+
+def test_live_numbers_are_for_those_who_hold_the_token(job: Stage) -> None:
+    folder = job.folder / "steps"
+    folder.mkdir()
+    agent = job.launch(LINKED, str(folder), "1000000", node="n0", environment={"NVRX_JOB_TOKEN": "sesame"})
+    agent.says("steps are made")
+    known = nvrx("status", job.run_id, etcd=job.endpoint, NVRX_JOB_TOKEN="sesame")
+    assert "1 running" in known.out, known
+    stranger = nvrx("status", job.run_id, etcd=job.endpoint)
+    assert (stranger.code, "no live numbers from n0" in stranger.out) == (0, True), stranger
+    agent.signal(signal.SIGTERM)
+    agent.ends()

@@ -1,9 +1,9 @@
 """Holes that a first version of the round protocol had, each as a directed schedule (`sim/`).
 
 Most tests come in two forms: with the rule that closes the hole, nothing breaks; without it (taken away for the
-test) the hole opens, so that the schedule is known to reach it. In this version nobody runs past T. The rules
-that matter only for ranks past T are tried with keepers that kill that much too late (`past_deadline_s`).
-Not here: H12 and H13 (tolerance of outages comes later), H15 (which versions of etcd keep their promises).
+test) the hole opens, so that the schedule is known to reach it. Rules for ranks
+past T that need no promise are tried with keepers that kill that much too late (`past_deadline_s`); those about
+promises, H12, H13 and H15 among them, are in `test_outages.py`.
 """
 
 from __future__ import annotations
