@@ -25,6 +25,7 @@ from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
 
 from nvrx_async.etcd.server import EmbeddedServer
+from nvrx_launcher.collector import spared_collector
 
 SLOTS = 8
 HEAD = (
@@ -54,7 +55,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.serve:
         endpoint, *numbers = arguments.serve
-        anyio.run(serve, endpoint, *map(int, numbers))
+        with spared_collector():
+            anyio.run(serve, endpoint, *map(int, numbers))
         return
     print(f"# Rendezvous: {machine()}\n")
     rows = [anyio.run(measure, count, arguments.rounds, arguments.processes) for count in arguments.agents]
@@ -85,7 +87,7 @@ async def serve(endpoint: str, total: int, first: int, count: int) -> None:
         while order := (await orders.readline()).strip():
             if order == "settle":
                 gc.collect()
-                gc.freeze()  # hundreds of agents in one process: no agent of a job has that much to look through
+                gc.freeze()  # no agent of a job has hundreds of them to look through
             print(order, made[-1].fail() if order == "fail" else 0, flush=True)
 
 

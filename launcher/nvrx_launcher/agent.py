@@ -42,6 +42,7 @@ from nvrx_async.rounds.tolerance import Tolerance
 from nvrx_launcher.addresses import interface_address, unreachable
 from nvrx_launcher.agent_inject import FailPoints, orders
 from nvrx_launcher.clock import boottime_s, now
+from nvrx_launcher.collector import spared_collector
 from nvrx_launcher.config import LaunchConfig, NodeConfig
 from nvrx_launcher.console import Console
 from nvrx_launcher.countdown import Countdown
@@ -85,7 +86,8 @@ def run(config: LaunchConfig, environment: Mapping[str, str]) -> int:
         EtcdError: etcd cannot be reached or started.
         UsageError: this agent must not enter the job.
     """
-    return anyio.run(_main, config, environment)
+    with spared_collector():
+        return anyio.run(_main, config, environment)
 
 
 async def _main(config: LaunchConfig, environment: Mapping[str, str]) -> int:

@@ -6,7 +6,8 @@ resumes behind it. What etcd has compacted meanwhile is listed again.
 
 from __future__ import annotations
 
-import math
+import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Self
 
 import anyio
@@ -43,8 +44,11 @@ class Feed:
         self._client = client
         self._silence_s = silence_s
         # Unbounded: a consumer that is slow must not make a healthy stream look silent, and what is watched
-        # are decisions and membership, a handful of keys a node.
-        self._items_in, self._items_out = anyio.create_memory_object_stream[tuple[Watch, Item]](math.inf)
+        # are decisions and membership, a handful of keys a node. All that is there is handed over without a
+        # turn of the event loop between, so that who decides on it decides once.
+        self._items: deque[tuple[Watch, Item]] = deque()
+        self._news = asyncio.Event()
+        self._is_over = False
         self._watches = Watches(self._deliver)
         self._tasks: TaskGroup | None = None
         self._failure: EtcdError | None = None
@@ -63,8 +67,7 @@ class Feed:
             try:
                 await leave(tasks, kind, error, trace)
             finally:
-                self._items_in.close()
-                self._items_out.close()
+                self._end()
 
     def set_scopes(self, scopes: frozenset[Scope]) -> None:
         """Watch exactly these from now on. A scope that is closed and opened again is listed again."""
@@ -87,17 +90,25 @@ class Feed:
 
     async def __anext__(self) -> Item:
         while True:
-            try:
-                watch, item = await self._items_out.receive()
-            except anyio.EndOfStream:
+            while self._items:
+                watch, item = self._items.popleft()
+                if watch.wants(item):
+                    return item
+            if self._is_over:
                 if self._failure is not None:
-                    raise self._failure from None
-                raise StopAsyncIteration from None
-            if watch.wants(item):
-                return item
+                    raise self._failure
+                raise StopAsyncIteration
+            self._news.clear()
+            await self._news.wait()
 
     def _deliver(self, watch: Watch, item: Item) -> None:
-        self._items_in.send_nowait((watch, item))
+        self._items.append((watch, item))
+        self._news.set()
+
+    def _end(self) -> None:
+        """Nothing more comes; what is there is still handed over."""
+        self._is_over = True
+        self._news.set()
 
     async def _run(self) -> None:
         """Streams, one after the other, as long as there is anything to watch."""
@@ -120,7 +131,7 @@ class Feed:
                         raise
         except EtcdError as error:
             self._failure = error  # raised where the feed is consumed
-            self._items_in.close()
+            self._end()
 
     async def _one_stream(self) -> None:
         """Returns when there is nothing left to watch."""

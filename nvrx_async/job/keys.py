@@ -41,9 +41,30 @@ class AttemptKeys:
     attempt: int
     base: str = field(init=False, repr=False, compare=False)
     """Prefix of all keys of the attempt, with its slash."""
+    current: str = field(init=False, repr=False, compare=False)
+    """The key that names the job's attempt."""
+    outcome: str = field(init=False, repr=False, compare=False)
+    """Final verdict; whoever sees it stops."""
+    round: str = field(init=False, repr=False, compare=False)
+    """The round: number, phase, seal token. Its mod revision guards every decision on it."""
+    nodes: Scope = field(init=False, repr=False, compare=False)
+    """All registered agents."""
+    interrupts: Scope = field(init=False, repr=False, compare=False)
+    """Interrupts of the last rounds: one watch tells an agent of all to come."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "base", f"{ROOT}/{self.run_id}/{self.attempt}/")
+        """Spell once what is looked up at every decision."""
+        base = f"{ROOT}/{self.run_id}/{self.attempt}/"
+        spelled: dict[str, str | Scope] = {
+            "base": base,
+            "current": current(self.run_id),
+            "outcome": f"{base}outcome",
+            "round": f"{base}round",
+            "nodes": Scope(f"{base}nodes/", prefix=True),
+            "interrupts": Scope(f"{base}interrupt/", prefix=True),
+        }
+        for name, value in spelled.items():
+            object.__setattr__(self, name, value)
 
     @classmethod
     def holding(cls, key: str) -> AttemptKeys:
@@ -55,21 +76,6 @@ class AttemptKeys:
     def job(self) -> str:
         """Specification, equal for all agents."""
         return f"{self.base}job"
-
-    @property
-    def outcome(self) -> str:
-        """Final verdict; whoever sees it stops."""
-        return f"{self.base}outcome"
-
-    @property
-    def round(self) -> str:
-        """The round: number, phase, seal token. Its mod revision guards every decision on it."""
-        return f"{self.base}round"
-
-    @property
-    def nodes(self) -> Scope:
-        """All registered agents."""
-        return Scope(f"{self.base}nodes/", prefix=True)
 
     @property
     def any_node(self) -> Scope:
@@ -112,11 +118,6 @@ class AttemptKeys:
     def assignment(self, number: int, token: str, node_id: str) -> str:
         """What one agent starts in the round."""
         return f"{self.base}rounds/{number}/seal/{token}/assign/{node_id}"
-
-    @property
-    def interrupts(self) -> Scope:
-        """Interrupts of the last rounds: one watch tells an agent of all to come."""
-        return Scope(f"{self.base}interrupt/", prefix=True)
 
     def interrupt(self, number: int) -> str:
         """Created once: the round is over."""

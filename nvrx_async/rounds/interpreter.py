@@ -5,6 +5,8 @@ It knows nothing of rounds. Drivers are passed in, so that tests put a model in 
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -78,7 +80,7 @@ class Interpreter:
         self._reasons: dict[Machine, str] = {}
         self._wanted: tuple[frozenset[Scope], ...] = ()
         self._events: list[tuple[Machine | None, Event]] = []
-        self._news = anyio.Event()
+        self._news = asyncio.Event()
         self._committer = Committer(store, lambda sentence: notify(Waiting(sentence)))
         self._finish: Finish | None = None
 
@@ -108,10 +110,22 @@ class Interpreter:
     async def _next_events(self, wake_at_s: float) -> list[tuple[Machine | None, Event]]:
         """All events that wait, at least one; a Tick when the moment to wake comes first."""
         if not self._events:
-            with anyio.move_on_after(max(0.0, wake_at_s - self._clock().s)):
-                await self._news.wait()
-        events, self._events, self._news = self._events, [], anyio.Event()
+            await self._news_until(wake_at_s)
+        events, self._events = self._events, []
+        self._news.clear()
         return events or [(None, Tick())]
+
+    async def _news_until(self, wake_at_s: float) -> None:
+        """A bare timer instead of a cancel scope: this is waited for at every look."""
+        if wake_at_s == math.inf:
+            await self._news.wait()
+            return
+        in_s = max(0.0, wake_at_s - self._clock().s)
+        timer = asyncio.get_running_loop().call_later(in_s, self._news.set)
+        try:
+            await self._news.wait()
+        finally:
+            timer.cancel()
 
     def _observe(self, events: Sequence[tuple[Machine | None, Event]], now: Now) -> None:
         for addressee, event in events:
@@ -132,7 +146,7 @@ class Interpreter:
         self._store.follow(scopes)
 
     def _decide(self, tasks: TaskGroup, now: Now) -> float:
-        wake_at_s = float("inf")
+        wake_at_s = math.inf
         for machine in self._machines:
             decision = machine.decide(now)
             if decision.effects or decision.reason != self._reasons.get(machine):
@@ -140,7 +154,7 @@ class Interpreter:
                 self._explain(f"{type(machine).__name__.lower()}: {decision}")
             for effect in decision.effects:
                 self._execute(effect, machine, tasks)
-            wake_at_s = min(wake_at_s, float("inf") if decision.wake_at_s is None else decision.wake_at_s)
+            wake_at_s = min(wake_at_s, math.inf if decision.wake_at_s is None else decision.wake_at_s)
         self._open_scopes()
         return wake_at_s
 

@@ -9,6 +9,7 @@ says where to look.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from nvrx_async.faults import Blame, culprit, fingerprint, missed_ranks, peer, state_from
@@ -24,6 +25,7 @@ _JUDGED_TOGETHER = frozenset({FaultKind.COLLECTIVE_MISSED, FaultKind.HANG})
 _COMPLAINTS = frozenset({FaultKind.COLLECTIVE_MISSED, FaultKind.TIMEOUT, FaultKind.CONNECTION_LOST})
 _SENTENCE_CHARS = 400
 _LEAD_LINES = 3
+_BY_RANK = attrgetter("end.rank", "node_id")
 _EARLY = "exited with 0 while other ranks still ran, and they lost its connection"
 
 
@@ -76,7 +78,7 @@ def find_root(
         addresses: network address of each node, to find the peer that a message names.
     """
     ends = [_Seen(fault.node_id, fault.host, end) for fault in faults.values() for end in fault.ends]
-    ends.sort(key=lambda seen: (seen.end.rank, seen.node_id))
+    ends.sort(key=_BY_RANK)
     victims = [seen for seen in ends if seen.end.kind in _COMPLAINTS]
     candidates = [
         *_own(ends, faults),

@@ -43,6 +43,19 @@ async def test_a_listing_first_then_every_change(client, prefix):
         assert gone == Deleted(f"{prefix}a", deleted_at)
 
 
+async def test_what_came_together_is_handed_over_together(client, prefix):
+    """Who decides on it decides once: between two items that are there the event loop has no turn."""
+    async with Feed(client) as feed:
+        feed.set_scopes(frozenset({Scope(prefix, prefix=True)}))
+        await take(feed, 1)
+        await put(client, *(f"{prefix}{n}" for n in range(50)))
+        await take(feed, 1)
+        turns = []
+        asyncio.get_running_loop().call_soon(turns.append, 1)
+        assert len([await anext(feed) for _ in range(49)]) == 49
+        assert not turns
+
+
 async def test_of_the_first_key_alone_no_changes_follow(client, prefix):
     """A thousand agents that ask whether there is anyone must not each be told of all others."""
     first, other = Scope(f"{prefix}a/", prefix=True, first=True), Scope(f"{prefix}b")
