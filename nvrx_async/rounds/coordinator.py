@@ -34,6 +34,7 @@ from nvrx_async.job.records import (
 )
 from nvrx_async.job.round_record import round_as_extra
 from nvrx_async.job.trace import opened
+from nvrx_async.job.where import where
 from nvrx_async.rounds import commands, policy
 from nvrx_async.rounds.effects import Campaign, Commit, Decision, Effect, Notify, Waiting
 from nvrx_async.rounds.events import Committed, Deposed, Elected, Event, Now, Refused
@@ -399,7 +400,7 @@ class Coordinator:
         return f"round {number} is over: {stop.reason}"
 
     def _interrupt_lost(self, case: _Case, seat: Seat) -> str:
-        reason = node_fault(FaultKind.NODE_LOST, seat.host, "its lease ended")
+        reason = node_fault(FaultKind.NODE_LOST, where(seat.node_id, seat.host), "its lease ended")
         interrupt = Interrupt(self._me.node_id, FaultKind.NODE_LOST, seat.node_id, reason, case.now.utc)
         self._commit("interrupt", case.office.interrupt(seat.node_id, interrupt, case.round.number))
         return reason

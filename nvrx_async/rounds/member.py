@@ -23,6 +23,7 @@ from nvrx_async.job.records import (
     Round,
     Stop,
 )
+from nvrx_async.job.where import where
 from nvrx_async.rounds.commands import commands_in
 from nvrx_async.rounds.effects import (
     Campaign,
@@ -314,12 +315,13 @@ class Member:
         if interrupt is not None:
             ranks.mark(Mark.TOLD, now)
             self._stop_for(ranks, interrupt.kind, interrupt.reason)
-        fault = ranks.fault(self._me.host)
+        fault = ranks.fault()
         if fault is not None:
             self._stop_for(ranks, fault.kind, fault.sentence)
             if interrupt is None:
                 if fault.end is not None:
-                    self._tell_once(("failed", number), RankFailed(number, fault.end, self._me.host))
+                    here = where(registered.node.node_id, self._me.host)
+                    self._tell_once(("failed", number), RankFailed(number, fault.end, here))
                 return self._interrupt(now, number, registered, fault)
         if not ranks.gone:
             if not ranks.stopping and self._agree(registered, wish_of(self._stop_wanted, registered)):

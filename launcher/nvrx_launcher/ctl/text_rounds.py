@@ -10,6 +10,7 @@ from nvrx_async.job.records import FaultKind
 from nvrx_async.job.round_record import RoundRecord
 from nvrx_async.job.times import seconds_between
 from nvrx_async.job.waterfall import Waterfall
+from nvrx_async.job.where import where
 from nvrx_async.job.why import Consequence, Stack, Why
 from nvrx_launcher.ctl.screen import Screen
 from nvrx_launcher.ctl.table import Cell, Column, Paint, cut, signs, table
@@ -178,7 +179,7 @@ def _others(found: Sequence[Consequence], screen: Screen) -> list[str]:
     finished = [one.rank for one in found if one.kind is None]
     rows = _CONSEQUENCES if screen.rows is not None else len(told)
     lines = [
-        f"rank {one.rank} on {one.host}: {one.kind.value if one.kind else ''}, {clean(one.what)}"
+        f"rank {one.rank} on {where(one.node_id, one.host)}: {one.kind.value if one.kind else ''}, {clean(one.what)}"
         for one in told[:rows]
     ]
     if len(told) > rows:
@@ -205,7 +206,7 @@ def _stacks(found: Sequence[Stack], screen: Screen) -> list[str]:
         step = f", step {one.step}" if one.step is not None else ""
         section = f", in section {clean(one.section)}" if one.section else ""
         silent = f", silent for {duration(one.silent_s)}" if one.silent_s else ""
-        lines.append(f"  rank {one.rank} on {one.host}: {mark}{step}{section}{silent}")
+        lines.append(f"  rank {one.rank} on {where(one.node_id, one.host)}: {mark}{step}{section}{silent}")
         lines += [f"      {clean(frame)}" for frame in one.frames[:_FRAMES]]
     if len(ordered) > _STACKS:
         lines.append(f"  ... {len(ordered) - _STACKS} more, in -o json")
