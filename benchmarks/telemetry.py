@@ -86,6 +86,16 @@ def main() -> None:
         best = min(on) / min(off) - 1
         cells = (statistics.median(off), statistics.median(on), min(off), min(on))
         rows.append([name, *(f"{cell:.2f}" for cell in cells), f"{middle:+.1%}", f"{best:+.1%}"])
+    loading = (
+        "import resource, opentelemetry.exporter.otlp.proto.http.trace_exporter, opentelemetry.sdk.metrics; "
+        "used = resource.getrusage(resource.RUSAGE_SELF); print(used.ru_utime + used.ru_stime)"
+    )
+    loaded = subprocess.run([sys.executable, "-c", loading], capture_output=True, text=True, check=True)
+    bare = loading.replace(
+        ", opentelemetry.exporter.otlp.proto.http.trace_exporter, opentelemetry.sdk.metrics", ""
+    )
+    started = subprocess.run([sys.executable, "-c", bare], capture_output=True, text=True, check=True)
+    print(f"loading the SDK, once an agent: {float(loaded.stdout) - float(started.stdout):.2f} s of CPU\n")
     print(machine(), end="\n\n")
     print(table(["", "off, median", "on, median", "off, best", "on, best", "median", "best"], rows))
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import anyio
 
@@ -28,15 +28,17 @@ from nvrx_async.etcd import (
 from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.job.live import LIVE
 from nvrx_async.job.records import Outcome, RankEnd
-from nvrx_async.probe import Handler
+from nvrx_async.probe import Handler, QuestionRefusedError
 from nvrx_async.rounds.coordinator import Coordinator
 from nvrx_async.rounds.effects import Finish, Finished, Notice, Registered, RoundRunning, Waiting
-from nvrx_async.rounds.events import LeaseLost, LeaveRequested, Renewed, StopWanted
-from nvrx_async.rounds.fencing import good_until
+from nvrx_async.rounds.events import LeaveRequested, StopWanted
+from nvrx_async.rounds.holding import RETURN_LIMIT_S
 from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.interpreter import Interpreter
 from nvrx_async.rounds.member import SIGNAL_BASE, Member
 from nvrx_async.rounds.mirror import Mirror
+from nvrx_async.rounds.promises import Book
+from nvrx_async.rounds.tolerance import Tolerance
 from nvrx_launcher.addresses import interface_address, unreachable
 from nvrx_launcher.clock import boottime_s, now
 from nvrx_launcher.config import LaunchConfig, NodeConfig
@@ -61,6 +63,7 @@ from nvrx_launcher.signals import stopping
 from nvrx_launcher.store import EtcdStore
 from nvrx_launcher.story import Story
 from nvrx_launcher.sweep import sweep_orphans, this_process
+from nvrx_launcher.tenure import PROMISE, Tenure
 from nvrx_launcher.terminal import terminal_size
 from nvrx_launcher.time_limit import time_limit
 from nvrx_launcher.tracing import begin_tracing
@@ -69,8 +72,6 @@ from nvrx_launcher.workers import RankJob
 
 SERVER_LINGER_S = 10.0
 """How long an etcd started here waits for the job's other agents to read the outcome and leave."""
-RETURN_LIMIT_S = 25.0
-"""How long, beyond the outage limit, a new life is tried while etcd does not answer."""
 RETRY_S = 0.5
 ETCD_LOG = "etcd.log"
 REVOKE_LIMIT_S = 1.0
@@ -141,7 +142,10 @@ class _Agent:
             quiet_in_s=self._watch.quiet_in_s,
         )
         self._live_answers = LiveAnswers(self._watch, lambda: crew.ready, now)
-        self._handlers: dict[str, Handler] = {LIVE: self._live_answers.answer}
+        self._handlers: dict[str, Handler] = {
+            LIVE: self._live_answers.answer,
+            PROMISE: self._promise,
+        }
         self._probe = ""
         self._ranks = NodeRanks(
             workers=config.workers,
@@ -159,6 +163,8 @@ class _Agent:
         self._leave: LeaveRequested | None = None
         self._stop_wanted: StopWanted | None = None
         self._interpreter: Interpreter | None = None
+        self._tenure: Tenure | None = None
+        self._book = Book()
         self._registered: Registered | None = None
         self._finished = False
         self._unreachable = ""
@@ -271,28 +277,35 @@ class _Agent:
             self._say(f"{finish.reason}; this node starts anew as a newcomer")
 
     async def _one_life(self, etcd: Reached) -> Finish:
-        spec = self._config.job
+        spec, book = self._config.job, self._book
         finished = False
 
         def renewed(sent_at_s: float) -> None:
-            until_s = good_until(sent_at_s, spec.lease_ttl_s, spec.kill_time_s)
-            self._ranks.good_until(until_s)
             self._watch.alive()
             self._live_answers.renewed(sent_at_s)
             self._tracing.renewed(sent_at_s)
-            if self._interpreter is not None:
-                self._interpreter.tell(Renewed(sent_at_s, until_s))
 
-        session = Session(etcd.client, ttl_s=spec.lease_ttl_s, clock=boottime_s, on_renewed=renewed)
+        tenure = Tenure(
+            etcd.client,
+            spec,
+            self._ranks,
+            token=self._environment.get("NVRX_JOB_TOKEN"),
+            renewed=renewed,
+            store_ended=lambda: self._store_ended(etcd),
+        )
+        first = tenure.session
         async with AsyncExitStack() as stack:
-            await self._begin(stack, session, etcd)
+            await self._begin(stack, first, etcd)
             feed = await stack.enter_async_context(Feed(etcd.client))
-            me, mirror = self._identity(etcd, session.lease_id), Mirror()
+            me, mirror = self._identity(etcd, first.lease_id), Mirror()
+            member = Member(me, spec, mirror, book)
+            tolerance = Tolerance(spec, mirror, member, book)
             interpreter = Interpreter(
                 (
                     *self._tracing.life(me, mirror),
-                    Member(me, spec, mirror),
-                    Coordinator(me, spec, mirror, agree_s=self._config.workers.stop_timeout_s),
+                    member,
+                    Coordinator(me, spec, mirror, book, agree_s=self._config.workers.stop_timeout_s),
+                    tolerance,
                 ),
                 mirror,
                 self._tracing.store(EtcdStore(etcd.client, feed)),
@@ -300,9 +313,11 @@ class _Agent:
                 now,
                 self._notify,
                 self._explain,
+                peers=tenure,
             )
             self._interpreter = interpreter
-            renewed(session.renewed_at_s)
+            self._tenure = tenure
+            tenure.serve_life(interpreter.tell, tolerance)
             self._ranks.listen(interpreter.tell)
             if self._leave is not None:  # it came when the life before had ended already
                 interpreter.tell(self._leave)
@@ -310,15 +325,16 @@ class _Agent:
                 interpreter.tell(self._stop_wanted)
             try:
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(_tell_when_lost, session, interpreter)
+                    tasks.start_soon(tenure.serve)
                     finish = await interpreter.run()
+                    tenure.end()
                     tasks.cancel_scope.cancel()
                 finished = True
             finally:
-                self._interpreter = None
+                self._interpreter = self._tenure = None
                 if not finished:
-                    session.orphan()
-                    self._cut_short = session.lease_id
+                    first.orphan()
+                    self._cut_short = tenure.session.lease_id
         return finish
 
     async def _begin(self, stack: AsyncExitStack, session: Session, etcd: Reached) -> None:
@@ -328,11 +344,9 @@ class _Agent:
             try:
                 await stack.enter_async_context(session)
             except UnavailableError as error:
-                if etcd.server is not None and etcd.server.exited.is_set():
-                    raise RequeueError(
-                        "the etcd that this agent had started has ended, and the job with it",
-                        f"see why in {self._config.logs.folder / ETCD_LOG}; the job can be requeued",
-                    ) from error
+                if why := self._store_ended(etcd):
+                    log = self._config.logs.folder / ETCD_LOG
+                    raise RequeueError(why, f"see why in {log}; the job can be requeued") from error
                 if boottime_s() >= limit_s:
                     raise RequeueError(
                         f"etcd did not answer for {RETURN_LIMIT_S:g} s: {error.cause}",
@@ -341,6 +355,18 @@ class _Agent:
                 await anyio.sleep(RETRY_S)
             else:
                 return
+
+    def _store_ended(self, etcd: Reached) -> str:
+        """Why etcd will not come back; empty while it may."""
+        if etcd.server is not None and etcd.server.exited.is_set():
+            return "the etcd that this agent had started has ended, and the job with it"
+        return ""
+
+    async def _promise(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Another agent asks for this one's promise."""
+        if self._tenure is None:
+            raise QuestionRefusedError("this agent is not in the job now")
+        return await self._tenure.answer(payload)
 
     def _identity(self, etcd: Reached, lease: int) -> Identity:
         node, host = self._config.node, socket.gethostname()
@@ -512,8 +538,3 @@ def _first(
 
 def _own_address(node: NodeConfig) -> str | None:
     return interface_address(node.interface) if node.interface else node.address
-
-
-async def _tell_when_lost(session: Session, interpreter: Interpreter) -> None:
-    await session.lost.wait()
-    interpreter.tell(LeaseLost())

@@ -60,7 +60,7 @@ def configure(
             max_restarts=line.value("max_restarts"),
             lease_ttl_s=line.value("lease_ttl"),
             kill_time_s=KILL_TIME_S,
-            outage_limit_s=0.0,
+            outage_limit_s=meeting.outage_limit_s(line, form, notices),
             join_timeout_s=timeouts["join_timeout"],
             last_call_s=timeouts["last_call"],
             policy=_policy(line),

@@ -98,6 +98,7 @@ class Keeper:
         self._sessions: set[int] = set()
         self._round: int | None = None
         self._good_until_s = 0.0
+        self._promised_until_s = 0.0
         self._started = False
         self._fenced = False
         self._gone_by_s = math.inf
@@ -152,6 +153,13 @@ class Keeper:
             self._order("fence", good_until_s=s)
             self._judge_later()
 
+    def extend(self, round: int, s: float) -> None:  # noqa: A002 - the domain's word
+        """The ranks of this round, and of no later one, may live until `s`; none may start by it."""
+        if round == self._round and s > self._promised_until_s:
+            self._promised_until_s = s
+            self._order("fence", good_until_s=s, round=round)
+            self._judge_later()
+
     def start_ranks(self, round: int, commands: Sequence[RankCommand]) -> None:  # noqa: A002 - the domain's word
         """Start these ranks: then RankStarted for each, or StartRefused.
 
@@ -166,6 +174,7 @@ class Keeper:
         )
         if self._round is None:
             self._round, self._started, self._fenced, self._gone_by_s = round, False, False, math.inf
+            self._promised_until_s = 0.0
             self._judge_later()
 
     def stop(self, round: int, grace_s: float) -> None:  # noqa: A002 - the domain's word
@@ -259,7 +268,8 @@ class Keeper:
         """When a keeper that still has not reported must be taken for stuck."""
         if self._round is None or self._lost:
             return math.inf
-        fence_s = math.inf if self._fenced else self._good_until_s + _FENCE_SLACK_S
+        t_s = max(self._good_until_s, self._promised_until_s)
+        fence_s = math.inf if self._fenced else t_s + _FENCE_SLACK_S
         return min(fence_s, self._gone_by_s)
 
     def _judge_later(self) -> None:

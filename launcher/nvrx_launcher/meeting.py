@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nvrx_async.job.errors import InvalidNameError
 from nvrx_async.job.keys import checked_name
+from nvrx_async.rounds.promises import MOST_ASKED
 from nvrx_launcher.config import EmbeddedEtcd, EtcdConfig, TlsConfig
 from nvrx_launcher.errors import BadValueError, UsageError
 from nvrx_launcher.option import Inert, Refused
@@ -107,6 +108,17 @@ def timeouts(line: CommandLine, notices: list[str]) -> dict[str, float]:
         else:
             found[key.option] = _conf_value(key.parse, conf.value[name], where)
     return found
+
+
+def outage_limit_s(line: CommandLine, form: Shape, notices: list[str]) -> float:
+    """How long ranks may outlive their lease's T: not at all in a job so large that nobody could ask everybody."""
+    if form.nodes.maximum <= MOST_ASKED:
+        return float(line.value("etcd_outage_limit"))
+    notices.append(
+        f"with more than {MOST_ASKED} nodes ranks stop when etcd is away for longer than --lease-ttl "
+        "(--etcd-outage-limit is 0)"
+    )
+    return 0.0
 
 
 def _conf_value(parse: Callable[[str], Any], value: str, where: str) -> float:

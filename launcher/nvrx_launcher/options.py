@@ -257,6 +257,15 @@ _FAILURE = (
         default=6,
         doc="A node that etcd does not hear from for this long is lost. Equal on all nodes.",
     ),
+    ours(
+        "--etcd-outage-limit",
+        group=FAILURE,
+        metavar="SECONDS",
+        parse=values.seconds(),
+        default=120.0,
+        default_text="120",
+        doc="How long ranks run on while no node of the job reaches etcd; 0: until the lease ends. Equal on all nodes.",
+    ),
 )
 
 _ELASTIC = (

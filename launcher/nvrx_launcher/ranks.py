@@ -20,6 +20,7 @@ from nvrx_async.rounds.events import (
     Event,
     KeeperLost,
     KeeperReady,
+    PortReserved,
     Proof,
     Proven,
     RankEnded,
@@ -122,6 +123,11 @@ class NodeRanks:
         self._good_until_s = moment_s
         if self._keeper is not None:
             self._keeper.good_until(moment_s)
+
+    def extend(self, number: int, until_s: float) -> None:
+        """The ranks of this round, and no others, may live until this moment."""
+        if self._keeper is not None:
+            self._keeper.extend(number, until_s)
 
     def signal(self, number: int) -> bool:
         """Pass a signal on to all ranks that handle it; False if none runs."""
@@ -277,7 +283,7 @@ class NodeRanks:
         """Tell the ranks of a round at which step to stop, None to go on."""
         self._watch.stop_at(number, step)
 
-    async def reserve_port(self, number: int) -> int:
+    async def reserve_port(self, number: int) -> PortReserved:
         """Hold a port for the round's store; those of rounds before the last one are given back."""
         for old in [held for held in self._ports if held < number - 1]:
             self._ports.pop(old).close()
@@ -289,7 +295,7 @@ class NodeRanks:
                     f"this node cannot hold a port for the ranks' store: {error}",
                     "see ulimit -n and the free ports",
                 ) from error
-        return self._ports[number].port
+        return PortReserved(number, self._ports[number].port)
 
     async def prove(self, node: Node) -> Proven:
         """Find out whether the process behind a registration is dead, sweeping what it left."""

@@ -18,7 +18,7 @@ import anyio
 
 from nvrx_async.job.records import Assignment
 from nvrx_async.rounds.drivers import Ranks, Store
-from nvrx_async.rounds.effects import Machine, Notice
+from nvrx_async.rounds.effects import Machine, Notice, Registered
 from nvrx_async.rounds.events import Renewed
 from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.mirror import Mirror
@@ -220,6 +220,8 @@ class Traced:
 
     def notice(self, notice: Notice) -> None:
         """See `Tracing`."""
+        if isinstance(notice, Registered):  # a second agent on a host has another id than it asked for
+            self._node_id = self._resource[semconv.NODE] = notice.node.node_id
         if self._observer is not None:
             self._safely(self._observer.notice, notice, boottime_s())
 

@@ -13,7 +13,7 @@ from nvrx_async.etcd.types import Deleted, KeyValue, Listing, Put, Scope, Txn, T
 from nvrx_async.job.records import Assignment, Node
 from nvrx_async.ranklink.page import PageView
 from nvrx_async.rounds.drivers import Ranks, Store
-from nvrx_async.rounds.events import Proven, RanksHeld
+from nvrx_async.rounds.events import PortReserved, Proven, RanksHeld
 from nvrx_launcher.clock import boottime_s
 from nvrx_launcher.rank_watch import RankWatch
 
@@ -132,7 +132,7 @@ class WatchedRanks:
         """See `Ranks`."""
         self._ranks.stop_at(number, step)
 
-    async def reserve_port(self, number: int) -> int:
+    async def reserve_port(self, number: int) -> PortReserved:
         """See `Ranks`."""
         return await self._ranks.reserve_port(number)
 

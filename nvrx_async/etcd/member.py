@@ -234,8 +234,7 @@ class ClusterMember:
 
     async def _settle(self) -> None:
         """What is to be done once it answers: users, its vote, and a line that says so."""
-        self.version = await self._answers()
-        came_back = self.ready.is_set()
+        came_back, self.version = bool(self.version), await self._answers()
         mine = await self._as_listed()
         if mine is not None and mine.is_learner:
             await self._promoted(mine)

@@ -68,20 +68,25 @@ class Lapsed:
 Step: TypeAlias = Wait | Renew | Lapsed
 
 
-def next_step(renewals: Renewals, now_s: float, *, jitter: float, longest_s: float) -> Step:
+def next_step(
+    renewals: Renewals, now_s: float, *, jitter: float, longest_s: float, patient: bool = False
+) -> Step:
     """Decide with no renewal in flight.
 
     `jitter` from 0 to 1 spreads the agents' renewals over the last tenth before TTL/3; `longest_s` bounds one
-    attempt. An attempt also ends early enough for two more within the TTL, and never outlives the lease.
+    attempt. An attempt also ends early enough for two more within the TTL, and never outlives the lease. With
+    `patient` only etcd says that a lease is over: one that it kept while it was away is renewed after its TTL too.
     """
     left_s = renewals.lapses_at_s - now_s
     if left_s <= 0:
-        return Lapsed()
+        if not patient:
+            return Lapsed()
+        left_s = renewals.ttl_s
     due_s = renewals.acknowledged_sent_at_s + renewals.ttl_s / 3 * (1 - _JITTER * jitter)
     if renewals.failed_at_s is not None:
         due_s = renewals.failed_at_s + RETRY_S * (1 - _JITTER * jitter)
     if renewals.urgent:
         due_s = now_s
     if now_s < due_s:
-        return Wait(min(due_s, renewals.lapses_at_s))
+        return Wait(due_s if patient else min(due_s, renewals.lapses_at_s))
     return Renew(min(longest_s, renewals.ttl_s / 4, left_s))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 import anyio
 
 from nvrx_async.etcd.background import leave
-from nvrx_async.etcd.errors import EtcdError, LeaseNotFoundError
+from nvrx_async.etcd.errors import EtcdError, LeaseNotFoundError, UnavailableError
 from nvrx_async.etcd.renewal import Lapsed, Renewals, Wait, next_step
 from nvrx_async.etcd.streams import Stream, open_stream
 from nvrx_async.etcd.wire import messages
@@ -35,7 +35,8 @@ class Session:
 
     `ttl_s` is asked for, then what was granted. `on_renewed(sent_at_s)` is called for the grant and for
     each acknowledged renewal with its send time on `clock`, before anything else happens. Leaving the block
-    revokes the lease, unless `orphan()` was called.
+    revokes the lease, unless `orphan()` was called. With `patient` set, silence alone does not end it: only etcd
+    knows whether the lease is over. `failing_since_s`: when the first attempt began that was not acknowledged.
     """
 
     def __init__(
@@ -58,8 +59,10 @@ class Session:
         self.lease_id = 0
         self.lost = anyio.Event()
         self.lost_because = ""
-        self.unanswered_since_s: float | None = None
-        self._last_failure = ""
+        self.patient = False
+        self.failing_since_s: float | None = None
+        self._in_flight = False
+        self._last_failure: EtcdError | None = None
 
     @property
     def ttl_s(self) -> float:
@@ -103,7 +106,7 @@ class Session:
 
     def renew_now(self) -> None:
         """Try a renewal at once; with one in flight that one is the answer."""
-        if self.unanswered_since_s is None:
+        if not self._in_flight:
             self._renewals = self._renewals.hurried()
             self._hurry.set()
 
@@ -129,10 +132,13 @@ class Session:
     async def _step(self) -> None:
         now_s = self._clock()
         jitter = random.random()  # noqa: S311 - spreads load, guards nothing
-        step = next_step(self._renewals, now_s, jitter=jitter, longest_s=self._client.config.call_timeout_s)
+        longest_s = self._client.config.call_timeout_s
+        step = next_step(
+            self._renewals, now_s, jitter=jitter, longest_s=longest_s, patient=self._may_come_back
+        )
         if isinstance(step, Lapsed):
             because = f"no renewal was acknowledged for the TTL of {self.ttl_s:g} s"
-            self._lose(f"{because}. {self._last_failure}" if self._last_failure else because)
+            self._lose(f"{because}. {self._last_failure}" if self._last_failure is not None else because)
         elif isinstance(step, Wait):
             with anyio.move_on_after(step.until_s - now_s):
                 await self._hurry.wait()
@@ -142,7 +148,9 @@ class Session:
 
     async def _renew_within(self, timeout_s: float) -> None:
         sent_at_s: float | None = None
-        self.unanswered_since_s = self._clock()
+        self._in_flight = True
+        if self.failing_since_s is None:
+            self.failing_since_s = self._clock()
         try:
             with anyio.move_on_after(timeout_s):
                 sent_at_s = await self._renew()
@@ -151,15 +159,21 @@ class Session:
             return
         except EtcdError as error:
             # The next attempt may succeed; told only if the lease lapses.
-            self._last_failure = str(error)
+            self._last_failure = error
         finally:
-            self.unanswered_since_s = None
+            self._in_flight = False
         if sent_at_s is None:
             self._drop_stream()
             self._renewals = self._renewals.failed(self._clock())
         else:
-            self._renewals, self._last_failure = self._renewals.acknowledged(sent_at_s), ""
+            self._renewals = self._renewals.acknowledged(sent_at_s)
+            self._last_failure = self.failing_since_s = None
             self._on_renewed(sent_at_s)
+
+    @property
+    def _may_come_back(self) -> bool:
+        """An etcd that answers and refuses, such as one that lost its data, will not take the lease again."""
+        return self.patient and isinstance(self._last_failure, UnavailableError | None)
 
     async def _renew(self) -> float:
         """One acknowledged renewal: when it was sent."""

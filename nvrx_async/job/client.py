@@ -14,7 +14,7 @@ Nothing but `command` writes.
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -169,8 +169,13 @@ class JobClient:
         told = {name: one.marks for name, one in answers.items() if one.round == record.number}
         return with_marks(record, told)
 
-    async def events(self, *, follow: bool = False, since: datetime | None = None) -> AsyncIterator[JobEvent]:
-        """What happened, in order; with `follow` also what happens from now on, until the attempt has ended."""
+    async def events(
+        self, *, follow: bool = False, since: datetime | None = None
+    ) -> AsyncGenerator[JobEvent, None]:
+        """What happened, in order; with `follow` also what happens from now on, until the attempt has ended.
+
+        Who leaves a followed iteration early closes it (`contextlib.aclosing`): it holds a connection.
+        """
         since_utc = as_utc(since) if since is not None else ""
         seen: set[JobEvent] = set()
         reader = await self._reader()
@@ -193,13 +198,13 @@ class JobClient:
                 if over:
                     return
 
-    async def changes(self) -> AsyncIterator[None]:
-        """Comes once at the start and whenever something in the job was decided; for pictures that are redrawn."""
+    @asynccontextmanager
+    async def changes(self) -> AsyncIterator[Changes]:
+        """Tells whenever something in the job was decided, and once at the start; for pictures that are redrawn."""
         reader = await self._reader()
         async with Feed(self._client) as feed:
             feed.set_scopes(_followed(reader.keys))
-            async for _ in feed:
-                yield
+            yield Changes(feed)
 
     # Waiting and steering -----------------------------------------------------------------------------
 
@@ -210,12 +215,11 @@ class JobClient:
             NoSuchError: it is no condition.
             NotSoError: it will never hold, or not within `timeout_s`.
         """
-        wanted, reader, never = condition(text), await self._reader(), False
+        wanted, never = condition(text), False
         with anyio.move_on_after(timeout_s):
-            async with Feed(self._client) as feed:
-                feed.set_scopes(_followed(reader.keys))
+            async with self.changes() as changes:
                 while not never:
-                    await _next(feed, LOOK_AGAIN_S if wanted.needs_live else None)
+                    await changes.next(LOOK_AGAIN_S if wanted.needs_live else None)
                     status = await self.status(live=wanted.needs_live)
                     answer = wanted.holds(status)
                     if answer is Answer.YES:
@@ -331,10 +335,16 @@ class JobClient:
             return None  # a helper: what etcd holds is shown without it, and who was silent is named
 
 
-async def _next(feed: Feed, at_most_s: float | None) -> None:
-    """Wait until something was decided, or so long."""
-    with anyio.move_on_after(at_most_s):
-        await anext(feed)
+class Changes:
+    """See `JobClient.changes`."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    async def next(self, at_most_s: float | None = None) -> None:
+        """Wait until something was decided, or so long."""
+        with anyio.move_on_after(at_most_s):
+            await anext(self._feed)
 
 
 def _followed(keys: AttemptKeys, number: int | None = None) -> frozenset[Scope]:

@@ -146,9 +146,13 @@ class AttemptKeys:
         """Verdict on a round: root, next level, reason."""
         return f"{self.base}rounds/{number}/end"
 
+    def all_struck(self, number: int) -> Scope:
+        """All agents recorded in the seal of this round that nobody needs to ask any more."""
+        return Scope(f"{self.base}rounds/{number}/struck/", prefix=True)
+
     def struck(self, number: int, node_id: str) -> str:
         """A recorded agent that nobody needs to ask any more."""
-        return f"{self.base}rounds/{number}/struck/{node_id}"
+        return f"{self.all_struck(number).key}{node_id}"
 
     @property
     def controls(self) -> Scope:

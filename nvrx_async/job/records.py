@@ -21,6 +21,9 @@ MARKS = "marks"
 OF_ROUND = "of_round"
 """Key of a verdict's `extra`: what the round it ends was (`opened_utc`, `running_utc`, `token`, `world_size`, …)."""
 
+PROBES = "probes"
+"""Key of the first shard's `extra` of a world: at which address each recorded agent answers questions, by node id."""
+
 IMPORTS = "imports"
 """Key of `extra` of rounds, assignments and reports: modules that ranks imported: file, variables changed before."""
 

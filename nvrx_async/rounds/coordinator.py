@@ -7,8 +7,8 @@ What it writes stands in `office`, what it reads of the last world in `world`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from nvrx_async.etcd.types import Scope, Txn
 from nvrx_async.job.keys import AttemptKeys, current
@@ -31,22 +31,25 @@ from nvrx_async.job.records import (
     Stop,
     StopPhase,
     StopVote,
+    Struck,
 )
 from nvrx_async.job.round_record import round_as_extra
 from nvrx_async.job.trace import opened
 from nvrx_async.job.where import where
 from nvrx_async.rounds import commands, policy
 from nvrx_async.rounds.effects import Campaign, Commit, Decision, Effect, Notify, Waiting
-from nvrx_async.rounds.events import Committed, Deposed, Elected, Event, Now, Refused
+from nvrx_async.rounds.events import Committed, Deposed, Elected, Event, LeaseGranted, Now, Refused
 from nvrx_async.rounds.exclusions import BY_POLICY, exclusions
-from nvrx_async.rounds.fencing import SETTLE_S, Judge, is_present
+from nvrx_async.rounds.fencing import SETTLE_S, Judge, fenced_at, given_up_at, is_present
 from nvrx_async.rounds.growth import growth, waiting
 from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.ladder import Verdict
 from nvrx_async.rounds.limits import with_agreed_limits
 from nvrx_async.rounds.mirror import Mirror
+from nvrx_async.rounds.missing import Missing
 from nvrx_async.rounds.office import Office, runs_again
 from nvrx_async.rounds.policy import facts_of
+from nvrx_async.rounds.promises import Book
 from nvrx_async.rounds.root import find_root
 from nvrx_async.rounds.seal import Forming, Sealed, Wait, seal, unclear
 from nvrx_async.rounds.seating import keeps_seats
@@ -88,8 +91,17 @@ class Coordinator:
     `agree_s`: how long ranks may take to end at an agreed step, after that they are stopped by SIGTERM.
     """
 
-    def __init__(self, me: Identity, spec: JobSpec, mirror: Mirror, *, agree_s: float = AGREE_S) -> None:
+    def __init__(
+        self,
+        me: Identity,
+        spec: JobSpec,
+        mirror: Mirror,
+        book: Book | None = None,
+        *,
+        agree_s: float = AGREE_S,
+    ) -> None:
         self._me = me
+        self._book = book or Book()
         self._agree_s = agree_s
         self._spec = spec
         self._mirror = mirror
@@ -100,10 +112,10 @@ class Coordinator:
         self._seals = 0
         self._in_flight: str | None = None
         self._resigned_to: str | None = None
-        self._world_for: tuple[tuple[int, str] | None, int] = (None, 0)
+        self._world_for: tuple[tuple[int, str] | None, int, int] = (None, 0, 0)
         self._world = World()
+        self._missing = Missing()
         self._missing_for: tuple[object, ...] = ()
-        self._missing_since_s: dict[tuple[str, str], float] = {}
         self._forming_since_s: dict[int, float] = {}
         self._stop_since_s: dict[int, float] = {}
         self._running_since_s: dict[int, float] = {}
@@ -138,7 +150,7 @@ class Coordinator:
                 wanted |= {keys.round_scope(other)}
             seal = seal_of(now_round)
             if seal is not None:
-                wanted |= {keys.worlds(*seal)}
+                wanted |= {keys.worlds(*seal), keys.all_struck(seal[0])}
         return frozenset(wanted)
 
     # What is known ------------------------------------------------------------------------------------
@@ -149,29 +161,34 @@ class Coordinator:
         match event:
             case Elected(key=key, create_revision=create_revision):
                 self._office = Office(AttemptKeys.holding(key), key, create_revision, self._mirror)
+                self._missing, self._missing_for = Missing(), ()
             case Deposed(key=key) if self._office is not None and self._office.key == key:
-                self._office, self._in_flight = None, None
+                self._office = None  # a commit under way still is
+            case LeaseGranted(lease=lease):
+                self._me, self._resigned_to = replace(self._me, lease=lease), None
             case Committed(tag=tag) | Refused(tag=tag) if tag == self._in_flight:
                 self._in_flight = None
             case _:
                 pass
 
     def _last_world(self, keys: AttemptKeys, now_round: Round) -> World:
-        """The last world, put together anew only when one of its shards changed."""
-        seal = seal_of(now_round)
-        now_for = (seal, self._mirror.changed_at(keys.worlds(*seal)) if seal is not None else 0)
+        """The last world, put together anew only when one of its shards changed, or somebody was struck."""
+        seal, changed_at = seal_of(now_round), self._mirror.changed_at
+        now_for = (
+            seal,
+            changed_at(keys.worlds(*seal)) if seal is not None else 0,
+            changed_at(keys.all_struck(seal[0])) if seal is not None else 0,
+        )
         if now_for != self._world_for:
             self._world_for, self._world = now_for, last_world(self._mirror, keys, now_round)
         return self._world
 
     def _note_missing(self, now: Now, nodes: dict[str, Node], world: World, keys: AttemptKeys) -> None:
-        """Since when each member of the last world is not seen: only time that this coordinator lived through."""
+        """Since when each recorded agent is not seen, looked at only when something changed."""
         now_for = (self._mirror.changed_at(keys.nodes), *self._world_for)
-        if now_for == self._missing_for:
-            return
-        self._missing_for = now_for
-        missing = {(seat.node_id, seat.incarnation) for seat in world.seats if not is_present(seat, nodes)}
-        self._missing_since_s = {who: self._missing_since_s.get(who, now.s) for who in missing}
+        if now_for != self._missing_for:
+            self._missing_for = now_for
+            self._missing.note(now.s, nodes, world, self._mirror, keys)
 
     # What to do ---------------------------------------------------------------------------------------
 
@@ -230,16 +247,17 @@ class Coordinator:
         named = world.recorded.get(mine.node_id)
         held = self._mirror.get(keys.node(mine.node_id))
         if named == mine.incarnation:
-            return Judge(
-                recorded=True, older_than_seal=held is not None and held.create_revision < world.sealed_at
-            )
+            older = held is not None and held.create_revision < world.sealed_at
+            return Judge(recorded=True, older_than_seal=older, promised_until_s=self._book.outstanding)
         # A restarted agent takes its predecessor's seat once no promise the dead one gave can still count.
         seat_at_s = self._me.started_s + SETTLE_S + self._spec.kill_time_s
         if named is None or mine.succeeds != named:
             return Judge(recorded=False, older_than_seal=False)
         if now.s < seat_at_s:
             self._wake(seat_at_s)
-        return Judge(recorded=now.s >= seat_at_s, older_than_seal=False)
+        return Judge(
+            recorded=now.s >= seat_at_s, older_than_seal=False, promised_until_s=self._book.outstanding
+        )
 
     def _recorded_agent_lives(self, nodes: Mapping[str, Node], world: World) -> bool:
         return any(
@@ -315,7 +333,7 @@ class Coordinator:
             previous=case.world.seats,
             reports=reports(self._mirror, keys, before),
             done=finished(self._mirror, keys, before),
-            missing_since_s={node_id: since for (node_id, _), since in self._missing_since_s.items()},
+            missing_since_s=self._missing.since_s,
             excluded=case.exclusions,
         )
 
@@ -326,9 +344,12 @@ class Coordinator:
                 f"for {wanted - there} more to wait as spare; there are {there} of --spares {wanted}", None
             )
         seal = seal_of(case.round)
-        if seal is not None and keeps_seats(case.world, sealed, case.round.number, seal[0]):
+        # After an outage that took its lease, the coordinator seals anew: its session is older than that seal.
+        keeps = seal is not None and keeps_seats(case.world, sealed, case.round.number, seal[0])
+        if seal is not None and keeps and case.judge.older_than_seal:
             self._commit("seal", case.office.run_again(case.round, sealed, seal, case.now.utc))
             return f"running round {case.round.number} as the one before: {sealed.reason}"
+        self._give_up_on(case)
         self._seals += 1
         token = f"{self._me.incarnation}-{self._seals}"
         self._commit("seal", *case.office.seal(case.round, sealed, token, case.now.utc))
@@ -348,9 +369,9 @@ class Coordinator:
         if interrupt is not None:
             return self._close(case, interrupt)
         done = case.world.spoken_for(finished(self._mirror, keys, number))
-        lost = [seat for seat in seats if seat.node_id not in done and not is_present(seat, case.nodes)]
-        if lost:
-            return self._interrupt_lost(case, lost[0])
+        lost = self._lost(case, [seat for seat in seats if seat.node_id not in done])
+        if lost is not None:
+            return self._interrupt_lost(case, lost)
         if len(done) == len(seats):
             return self._all_done(case)
         votes = self._mirror.records(StopVote, Scope(keys.stop_vote(number, ""), prefix=True))
@@ -358,7 +379,37 @@ class Coordinator:
         if stop is not None:
             self._commit("stop", case.office.stop(case.round, stop))
             return f"round {number} is to stop: {stop.phase.value}, at step {stop.step}"
-        return self._end_for(case, case.stop) if case.stop is not None else self._grow(case)
+        if case.stop is not None:
+            return self._end_for(case, case.stop)
+        return self._strike(case, done) or self._grow(case)
+
+    def _lost(self, case: _Case, expected: Sequence[Seat]) -> Seat | None:
+        """The first member that is not waited for any more."""
+        since_s, at_s = self._missing.since_s, case.now.s
+        for seat in expected:
+            if not is_present(seat, case.nodes):
+                until_s = given_up_at(seat, case.nodes, since_s[seat.node_id], case.judge, self._spec)
+                if at_s >= until_s:
+                    return seat
+                self._wake(until_s)
+        return None
+
+    def _strike(self, case: _Case, done: Collection[str]) -> str | None:
+        """A spare or a done member that is gone for good is asked for no promises: its silence would end them all."""
+        if self._spec.outage_limit_s <= 0:
+            return None
+        running = {seat.node_id for seat in case.world.seats} - set(done)
+        for one in case.world.named:
+            if one.node_id in running or one.incarnation in case.world.struck or is_present(one, case.nodes):
+                continue
+            since_s = self._missing.since_s[one.node_id]
+            at_s, why = fenced_at(one, case.nodes, since_s, case.judge, self._spec)
+            if case.now.s >= at_s:
+                struck = Struck(one.node_id, one.incarnation, why)
+                self._commit("strike", case.office.strike(struck, case.round))
+                return f"{one.node_id} need not be asked any more: {why}"
+            self._wake(at_s)
+        return None
 
     def _grow(self, case: _Case) -> str:
         """End the round for nodes that wait, where the policy lets them in."""
@@ -464,14 +515,15 @@ class Coordinator:
             barred = Exclusion(verdict.replaces, end.root.sentence, BY_POLICY, case.now.utc)
         else:
             following = self._at_once(case, following)
-        self._commit("end", case.office.next_round(case.round, end, following, barred))
+        absent = case.world.absent(case.nodes)
+        self._commit("end", case.office.next_round(case.round, end, following, absent, barred))
         return f"ending round {end.number}: {end.root.sentence}; {end.reason}"
 
     def _at_once(self, case: _Case, following: Round) -> Round:
         """The next round as it runs where all have joined it and nobody moves; else it has to form."""
         forming = self._forming(case, following.number, case.now.s)
         sealed, stands = seal(case.now.s, forming, case.judge, self._spec), seal_of(following)
-        if stands is None or not isinstance(sealed, Sealed):
+        if stands is None or not isinstance(sealed, Sealed) or not case.judge.older_than_seal:
             return following
         if not keeps_seats(case.world, sealed, following.number, stands[0]):
             return following
@@ -488,6 +540,7 @@ class Coordinator:
     def _fail(self, case: _Case, exit_code: int, reason: str, end: End | None = None) -> str:
         outcome = self._outcome(case, exit_code, reason, end)
         absent = case.world.absent(case.nodes)
+        self._give_up_on(case)
         self._commit("outcome", *case.office.failure(case.round, outcome, end, absent))
         return reason
 
@@ -506,6 +559,12 @@ class Coordinator:
             launch_id=self._me.launch_id,
             root=end.root if end else None,
         )
+
+    def _give_up_on(self, case: _Case) -> None:
+        """Members taken for dead get no promise of this agent any more: what it commits may take effect late."""
+        number = case.round.number - (1 if case.round.phase is Phase.FORMING else 0)
+        absent = [seat.incarnation for seat in case.world.seats if not is_present(seat, case.nodes)]
+        self._book.give_up(number, frozenset(absent))
 
     # Small steps --------------------------------------------------------------------------------------
 

@@ -7,7 +7,8 @@ from typing import Protocol
 
 from nvrx_async.etcd.types import Deleted, KeyValue, Listing, Scope, Txn, TxnResult
 from nvrx_async.job.records import Assignment, Node
-from nvrx_async.rounds.events import Proven, RanksHeld
+from nvrx_async.rounds.effects import AskPeers, Extend, Rely
+from nvrx_async.rounds.events import Answered, PortReserved, Proven, RanksHeld
 
 
 class Store(Protocol):
@@ -35,6 +36,16 @@ class Store(Protocol):
         """Return when the key is gone."""
 
 
+class Peers(Protocol):
+    """The lease of this agent, and the other agents while etcd is away."""
+
+    def move_t(self, by: Rely | Extend) -> None:
+        """Renewals of this lease move T from now on; or the ranks of a round, and no others, live until then."""
+
+    async def ask(self, asking: AskPeers) -> Answered:
+        """Ask all peers at once, and try a renewal; silence is an objection after a moment."""
+
+
 class Ranks(Protocol):
     """This node's processes. What becomes of them comes back as events."""
 
@@ -53,7 +64,7 @@ class Ranks(Protocol):
     def stop_at(self, number: int, step: int | None) -> None:
         """Tell the ranks of a round at which step to stop, None to go on."""
 
-    async def reserve_port(self, number: int) -> int:
+    async def reserve_port(self, number: int) -> PortReserved:
         """Hold a port for the round's store."""
 
     async def prove(self, node: Node) -> Proven:

@@ -8,6 +8,7 @@ from typing import Protocol, TypeAlias
 from nvrx_async.etcd.types import Scope, Txn
 from nvrx_async.job.records import Assignment, Command, End, Node, Outcome, RankEnd
 from nvrx_async.rounds.events import Event, Now
+from nvrx_async.rounds.promises import Peer, Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,30 @@ class Revoke:
     """End a lease whose owner was proven dead; its keys vanish, which the watches tell."""
 
     lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rely:
+    """This lease holds the registration: its renewals move T from now on, told as Renewed, the last one at once."""
+
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskPeers:
+    """Ask all these agents for their promise, and try a renewal at once: then Answered, soon, with this `sent_at_s`."""
+
+    question: Question
+    peers: tuple[Peer, ...]
+    sent_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Extend:
+    """The ranks of this round, and no others, may live until then: all recorded agents have promised."""
+
+    round: int
+    until_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +209,9 @@ Effect: TypeAlias = (
     | StopAtStep
     | ProveDead
     | Revoke
+    | Rely
+    | AskPeers
+    | Extend
     | Campaign
     | Finish
     | Notify
@@ -197,6 +225,11 @@ class Decision:
     effects: tuple[Effect, ...]
     wake_at_s: float | None
     reason: str
+
+    def __str__(self) -> str:
+        """The sentence and what is done by it, for the agent's log."""
+        names = ", ".join(type(one).__name__ for one in self.effects if not isinstance(one, Notify))
+        return f"{self.reason} [{names}]" if names else self.reason
 
 
 class Machine(Protocol):

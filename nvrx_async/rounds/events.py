@@ -52,7 +52,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The lease was renewed by a request sent at `sent_at_s`; ranks may run and start before `good_until_s`."""
+    """The lease relied on was renewed by a request sent at `sent_at_s`; ranks may live before `good_until_s`."""
 
     sent_at_s: float
     good_until_s: float
@@ -60,7 +60,22 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class LeaseLost:
-    """The lease of this life is gone; no renewal will come."""
+    """The lease is gone in etcd, with all keys on it; no renewal will come."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseGranted:
+    """A new lease after a lost one. It holds no key yet, so its renewals move nothing before `Rely`."""
+
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What all that were asked at `sent_at_s` said: `objection` is empty if everybody said yes, else a sentence."""
+
+    sent_at_s: float
+    objection: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +219,8 @@ Event: TypeAlias = (
     | Refused
     | Renewed
     | LeaseLost
+    | LeaseGranted
+    | Answered
     | Elected
     | Deposed
     | PortReserved

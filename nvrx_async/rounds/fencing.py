@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from nvrx_async.job.records import JobSpec, Node, Seat, Spare
 
@@ -31,10 +32,14 @@ def takeover_wait_s(spec: JobSpec) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Who asks. `recorded`: named in the last sealed world; `older_than_seal`: its session began before that."""
+    """Who asks. `recorded`: named in the last sealed world; `older_than_seal`: its session began before that.
+
+    `promised_until_s`: until when it promised each incarnation not to call it fenced.
+    """
 
     recorded: bool
     older_than_seal: bool
+    promised_until_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def is_present(seat: Seat | Spare, nodes: dict[str, Node]) -> bool:
@@ -43,8 +48,23 @@ def is_present(seat: Seat | Spare, nodes: dict[str, Node]) -> bool:
     return node is not None and node.incarnation == seat.incarnation
 
 
-def fenced_at(
+def given_up_at(
     seat: Seat, nodes: dict[str, Node], missing_since_s: float, judge: Judge, spec: JobSpec
+) -> float:
+    """From when on a round is not worth to be kept for a missing member: it would have come back by then.
+
+    After an outage in which leases ended, all register again within moments, their ranks alive.
+    """
+    successor = nodes.get(seat.node_id)
+    if successor is not None and successor.succeeds == seat.incarnation:
+        return missing_since_s
+    promised_s = judge.promised_until_s.get(seat.incarnation, 0.0)
+    patience_s = 0.0 if judge.older_than_seal or spec.outage_limit_s <= 0 else spec.lease_ttl_s
+    return max(missing_since_s + patience_s, promised_s)
+
+
+def fenced_at(
+    seat: Seat | Spare, nodes: dict[str, Node], missing_since_s: float, judge: Judge, spec: JobSpec
 ) -> tuple[float, str]:
     """From when on a missing member's ranks are certainly dead, and why.
 
@@ -53,10 +73,11 @@ def fenced_at(
     successor = nodes.get(seat.node_id)
     if successor is not None and successor.succeeds == seat.incarnation:
         return missing_since_s, f"{seat.node_id} was proven dead by its successor"
+    promised_s = judge.promised_until_s.get(seat.incarnation, 0.0)
     if judge.recorded and judge.older_than_seal:
         return (
-            missing_since_s,
+            max(missing_since_s, promised_s),
             f"the lease of {seat.node_id} ended, and its keeper's deadline lies before that",
         )
     wait_s = missing_wait_s(spec, recorded=judge.recorded)
-    return missing_since_s + wait_s, f"{seat.node_id} has been missing for {wait_s:g} s"
+    return max(missing_since_s + wait_s, promised_s), f"{seat.node_id} has been missing for {wait_s:g} s"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from nvrx_async.etcd.types import Scope
 from nvrx_async.job.keys import current
-from nvrx_async.job.records import Round
+from nvrx_async.job.records import JobSpec, Round
 from nvrx_async.rounds.mirror import Mirror
+from nvrx_async.rounds.promises import MOST_ASKED
 from nvrx_async.rounds.registration import Registration
 from nvrx_async.rounds.world import seal_of
 
@@ -13,8 +14,9 @@ from nvrx_async.rounds.world import seal_of
 class Following:
     """Which keys a registered member follows, found anew only when its seat may have moved."""
 
-    def __init__(self, mirror: Mirror) -> None:
+    def __init__(self, mirror: Mirror, spec: JobSpec) -> None:
         self._mirror = mirror
+        self._spec = spec
         self._round_at = -1
         self._found_for: tuple[Registration, tuple[int, str] | None] | None = None
         self._found: frozenset[Scope] = frozenset()
@@ -36,4 +38,7 @@ class Following:
         followed.add(Scope(keys.node(node_id)))
         if seal is not None:
             followed.add(Scope(keys.assignment(*seal, node_id)))
+            if self._spec.outage_limit_s > 0 and self._spec.max_nodes <= MOST_ASKED:
+                # Whom to ask when etcd does not answer must be known by then.
+                followed |= {keys.worlds(*seal), keys.all_struck(seal[0])}
         return frozenset(followed)

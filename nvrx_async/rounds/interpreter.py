@@ -14,12 +14,13 @@ from anyio.abc import TaskGroup
 from nvrx_async.etcd.types import Listing, Scope, Txn
 from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.rounds.committer import Committer
-from nvrx_async.rounds.drivers import Ranks, Store
+from nvrx_async.rounds.drivers import Peers, Ranks, Store
 from nvrx_async.rounds.effects import (
+    AskPeers,
     Campaign,
     Commit,
-    Decision,
     Effect,
+    Extend,
     Finish,
     HoldRanks,
     KillHung,
@@ -27,6 +28,7 @@ from nvrx_async.rounds.effects import (
     Notice,
     Notify,
     ProveDead,
+    Rely,
     ReservePort,
     Revoke,
     StartRanks,
@@ -42,7 +44,6 @@ from nvrx_async.rounds.events import (
     Event,
     Listed,
     Now,
-    PortReserved,
     Refused,
     Tick,
 )
@@ -63,11 +64,14 @@ class Interpreter:
         clock: Callable[[], Now],
         notify: Callable[[Notice], None],
         explain: Callable[[str], None],
+        *,
+        peers: Peers,
     ) -> None:
         self._machines = machines
         self._mirror = mirror
         self._store = store
         self._ranks = ranks
+        self._peers = peers
         self._clock = clock
         self._notify = notify
         self._explain = explain
@@ -78,11 +82,8 @@ class Interpreter:
         self._committer = Committer(store, lambda sentence: notify(Waiting(sentence)))
         self._finish: Finish | None = None
 
-    def tell(self, event: Event) -> None:
-        """Tell all machines of an event. Never blocks; after the end of this life nobody listens."""
-        self._add(None, event)
-
-    def _add(self, addressee: Machine | None, event: Event) -> None:
+    def tell(self, event: Event, addressee: Machine | None = None) -> None:
+        """Tell all machines, or one, of an event. Never blocks; after the end of this life nobody listens."""
         self._events.append((addressee, event))
         self._news.set()
 
@@ -136,7 +137,7 @@ class Interpreter:
             decision = machine.decide(now)
             if decision.effects or decision.reason != self._reasons.get(machine):
                 self._reasons[machine] = decision.reason
-                self._explain(f"{type(machine).__name__.lower()}: {_spelled(decision)}")
+                self._explain(f"{type(machine).__name__.lower()}: {decision}")
             for effect in decision.effects:
                 self._execute(effect, machine, tasks)
             wake_at_s = min(wake_at_s, float("inf") if decision.wake_at_s is None else decision.wake_at_s)
@@ -153,12 +154,16 @@ class Interpreter:
                 tasks.start_soon(self._report, self._ranks.hold(number))
             case StopAtStep(round=number, step=step):
                 self._ranks.stop_at(number, step)
+            case Rely() | Extend():
+                self._peers.move_t(effect)
+            case AskPeers():
+                tasks.start_soon(self._report, self._peers.ask(effect))
             case StartRanks(assignment=assignment, generation=generation):
                 tasks.start_soon(self._ranks.start, assignment, generation)
             case Commit(tag=tag, txns=txns):
                 tasks.start_soon(self._commit, machine, tag, txns)
             case ReservePort(round=number):
-                tasks.start_soon(self._report, self._reserve_port(number))
+                tasks.start_soon(self._report, self._ranks.reserve_port(number))
             case ProveDead(node=node):
                 tasks.start_soon(self._report, self._ranks.prove(node))
             case Revoke(lease=lease):
@@ -177,24 +182,15 @@ class Interpreter:
     async def _report(self, happening: Awaitable[Event]) -> None:
         self.tell(await happening)
 
-    async def _reserve_port(self, number: int) -> Event:
-        return PortReserved(number, await self._ranks.reserve_port(number))
-
     async def _commit(self, machine: Machine, tag: str, txns: Sequence[Txn]) -> None:
         taken, listings = await self._committer.commit(tag, txns)
         for listing in listings:
             self.tell(Listed(listing))
         outcome: Event = Committed(tag, taken) if len(taken) == len(txns) else Refused(tag)
-        self._add(machine, outcome)
+        self.tell(outcome, machine)
 
     async def _campaign(self, key: str, create_revision: int) -> None:
         if await self._store.lead(AttemptKeys.holding(key).elections, key, create_revision):
             self.tell(Elected(key, create_revision))
             await self._store.deposed(key, create_revision)
         self.tell(Deposed(key))
-
-
-def _spelled(decision: Decision) -> str:
-    """The sentence and what is done by it, for the agent's log."""
-    names = ", ".join(type(effect).__name__ for effect in decision.effects if not isinstance(effect, Notify))
-    return f"{decision.reason} [{names}]" if names else decision.reason

@@ -6,6 +6,8 @@ what became of them, and leaves. What other agents do is the coordinator's to ju
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nvrx_async.etcd.types import Scope, Txn
 from nvrx_async.faults import signal_name
 from nvrx_async.job.keys import current
@@ -23,18 +25,13 @@ from nvrx_async.job.records import (
     Round,
     Stop,
 )
-from nvrx_async.job.where import where
-from nvrx_async.rounds.commands import commands_in
+from nvrx_async.rounds import telling
 from nvrx_async.rounds.effects import (
-    Campaign,
-    Commanded,
     Commit,
     Decision,
     Effect,
     Finish,
     Finished,
-    Interrupted,
-    Judged,
     KillHung,
     Notice,
     Notify,
@@ -43,7 +40,6 @@ from nvrx_async.rounds.effects import (
     Registered,
     ReservePort,
     Revoke,
-    RoundRunning,
     StartRanks,
     StopRanks,
     Waiting,
@@ -67,6 +63,7 @@ from nvrx_async.rounds.events import (
     GrowthAllowed,
     KeeperLost,
     KeeperReady,
+    LeaseGranted,
     LeaseLost,
     LeaveRequested,
     Now,
@@ -81,9 +78,11 @@ from nvrx_async.rounds.events import (
     StopWanted,
 )
 from nvrx_async.rounds.following import Following
+from nvrx_async.rounds.holding import RETURN_LIMIT_S, Holding
 from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.own import InFlight, OwnFault, OwnRanks
+from nvrx_async.rounds.promises import Book
 from nvrx_async.rounds.registration import Registration
 from nvrx_async.rounds.seating import in_round
 from nvrx_async.rounds.stopping import Stopping, wish_of
@@ -97,14 +96,15 @@ LEAVE_LIMIT_S = 5.0
 
 
 class Member:
-    """See the module. One object lives for one life of the agent: one lease, one incarnation."""
+    """See the module. One object lives for one life of the agent: one incarnation."""
 
-    def __init__(self, me: Identity, spec: JobSpec, mirror: Mirror) -> None:
+    def __init__(self, me: Identity, spec: JobSpec, mirror: Mirror, book: Book | None = None) -> None:
         self._me = me
+        self._book = book or Book()
         self._spec = spec
         self._mirror = mirror
         self._entrance = Entrance(me, spec)
-        self._following = Following(mirror)
+        self._following = Following(mirror, spec)
         self._entering: Open | Register | None = None
         self._registration: Registration | None = None
         self._ranks: OwnRanks | None = None
@@ -115,8 +115,8 @@ class Member:
         self._ports: dict[int, int] = {}
         self._asked_port = -1
         self._keeper: int | None = None
-        self._good_until_s = 0.0
-        self._lease_lost = False
+        self._holding = Holding(me.lease, spec, mirror)
+        self._stands = True
         self._leave: LeaveRequested | None = None
         self._stopping = Stopping()
         self._stop_wanted: StopWanted | None = None
@@ -141,6 +141,17 @@ class Member:
             return self._entrance.scopes(self._mirror)
         return self._following.scopes(registered)
 
+    @property
+    def registered(self) -> Registration | None:
+        """As what this agent is in the attempt; kept when its lease is lost."""
+        return self._registration
+
+    @property
+    def living(self) -> int | None:
+        """The round whose ranks run here, None if none do or they are being stopped."""
+        ranks = self._ranks
+        return None if ranks is None or ranks.gone or ranks.stopping else ranks.round
+
     # What is known ------------------------------------------------------------------------------------
 
     def observe(self, event: Event, now: Now) -> None:
@@ -154,10 +165,8 @@ class Member:
                 if self._in_flight is not None and tag == self._in_flight.tag:
                     self._in_flight = None
                     self._others_stay = tag == "last"
-            case Renewed(good_until_s=good_until_s):
-                self._good_until_s = max(self._good_until_s, good_until_s)
-            case LeaseLost():
-                self._lease_lost = True
+            case Renewed() | LeaseLost() | LeaseGranted():
+                self._holding.observe(event)
             case PortReserved(round=number, port=port):
                 self._ports[number] = port
             case Proven(incarnation=incarnation, proof=proof, evidence=evidence):
@@ -182,6 +191,9 @@ class Member:
         match committed.tag:
             case "enter" if self._entering is not None:
                 self._register(self._entering, revision)
+            case "again" if self._registration is not None:
+                again = replace(self._registration, revision=revision, lease=self._holding.lease)
+                self._registration, self._joined = again, -1  # what it had joined went with the old lease
             case "report":
                 self._reported, self._ranks = committed.round, None
             case "done":
@@ -230,13 +242,11 @@ class Member:
             return self._enter(now)
         took_over = self._entrance.evidence.get(registered.node.succeeds or "", "")
         self._tell_once(("registered",), Registered(registered.node, registered.keys.attempt, took_over))
-        key = registered.keys.election(self._me.lease)
-        if ("campaign",) not in self._told:
-            self._told.add(("campaign",))
-            self._effects.append(Campaign(key, registered.revision))
-        over = self._life_over(registered)
+        over = self._life_over(now, registered)
         if over is not None:
-            return self._stop_then(over, code=REQUEUE, again=self._leave is None)
+            reason, again = over
+            return self._stop_then(reason, code=REQUEUE, again=again and self._leave is None)
+        registered = self._stand(registered)
         keys = registered.keys
         if not self._mirror.knows(Scope(keys.outcome), Scope(keys.round), Scope(current(keys.run_id))):
             return "reading the attempt's keys"
@@ -252,7 +262,8 @@ class Member:
             return "the attempt has no round"
         if self._leave is not None:
             return self._go(now, now_round, registered, self._leave)
-        self._tell_of_rounds(now_round, registered)
+        for what, notice in telling.of_rounds(now_round, registered):
+            self._tell_once(what, notice)
         if self._ranks is not None:
             return self._tend(now, self._ranks, now_round, registered)
         return self._await_round(now, now_round, registered)
@@ -262,7 +273,7 @@ class Member:
     def _enter(self, now: Now) -> str:
         if self._leave is not None:
             return self._finish(SIGNAL_BASE + self._leave.signal, "stopped before it entered the job")
-        if self._lease_lost:
+        if self._holding.lost:
             return self._finish(REQUEUE, "the lease ended before the agent had entered", again=True)
         if self._in_flight is not None:
             return "entering"
@@ -307,6 +318,8 @@ class Member:
             self._stop(ranks, grace=False, reason=f"round {now_round.number} has begun")
             if not ranks.gone:
                 return "ranks of an older round are being stopped"
+            if self._unfit:  # it was given up, so it cannot say any more that nobody needs to wait for it
+                return self._finish(REQUEUE, "a process of this node outlives SIGKILL, and its round is over")
             self._reported, self._ranks = number, None
             return self._await_round(now, now_round, registered)
         if not self._mirror.knows(keys.interrupts):
@@ -320,8 +333,7 @@ class Member:
             self._stop_for(ranks, fault.kind, fault.sentence)
             if interrupt is None:
                 if fault.end is not None:
-                    here = where(registered.node.node_id, self._me.host)
-                    self._tell_once(("failed", number), RankFailed(number, fault.end, here))
+                    self._tell_once(("failed", number), RankFailed(number, fault.end, ranks.where))
                 return self._interrupt(now, number, registered, fault)
         if not ranks.gone:
             if not ranks.stopping and self._agree(registered, wish_of(self._stop_wanted, registered)):
@@ -401,7 +413,7 @@ class Member:
         if port is None and self._asked_port < number:
             self._asked_port = number
             self._effects.append(ReservePort(number))
-        if port is None or now.s >= self._good_until_s:
+        if port is None or now.s >= self._holding.good_until_s:
             return None
         return registered.join(port, now.utc)
 
@@ -414,15 +426,15 @@ class Member:
             return f"reading what this node runs in round {number}"
         seated = self._mirror.record(Assignment, key)
         if seated is None or seated.seat.incarnation != registered.node.incarnation:
-            self._tell_running(now_round, None)
+            self._tell_once(*telling.running(now_round, None))
             # Nothing of a spare lives in any round: it is ready for the next one before that begins.
             return f"spare in round {number}; {self._join(now, number + 1, registered)}"
         assignment = in_round(seated, now_round)
         if self._mirror.get(keys.interrupt(number)) is not None:
             self._ranks = OwnRanks(assignment, gone=True, stopping=True)
             return self._tend(now, self._ranks, now_round, registered)
-        self._tell_running(now_round, assignment)
-        if now.s >= self._good_until_s or self._keeper is None:
+        self._tell_once(*telling.running(now_round, assignment))
+        if now.s >= self._holding.good_until_s or self._keeper is None or not self._stands:
             return "waiting for a renewal of the lease, or a keeper, to start the ranks"
         self._ranks = OwnRanks(assignment, self._keeper)
         self._ranks.mark(Mark.RELEASED, now)
@@ -431,21 +443,36 @@ class Member:
 
     # Ends ---------------------------------------------------------------------------------------------
 
-    def _life_over(self, registered: Registration) -> str | None:
+    def _life_over(self, now: Now, registered: Registration) -> tuple[str, bool] | None:
+        """Why this life is over, and whether another one follows; None while it goes on."""
         if self._left:
             return None
-        if self._lease_lost:
-            return "the lease of this agent ended"
-        key = registered.keys.node(registered.node.node_id)
-        if not self._mirror.knows(Scope(key)):
-            return None
-        held = self._mirror.get(key)
-        if held is None and self._leave is not None:
-            self._left = True
-            return None
-        if held is None or held.create_revision != registered.revision:
-            return f"the registration of {registered.node.node_id} is gone or another agent's"
+        gives_up_at_s = self._holding.gives_up_at_s
+        if gives_up_at_s is not None and now.s >= gives_up_at_s:
+            return f"etcd was away for longer than {self._spec.outage_limit_s + RETURN_LIMIT_S:g} s", False
+        self._wake(gives_up_at_s)
+        if self._holding.taken(registered):
+            return f"the registration of {registered.node.node_id} is another agent's", True
+        said = self._in_flight is not None and self._in_flight.tag == "leave"  # its answer is on the way
+        if self._leave is not None and not said and self._holding.missing(registered):
+            self._left = self._others_stay = (
+                True  # by its own word, or since the lease ended: nobody can tell
+            )
         return None
+
+    def _stand(self, registered: Registration) -> Registration:
+        """See to it that this incarnation is registered on the lease that is renewed, which then moves T."""
+        if self._left:
+            self._stands = True  # what it still writes needs no registration
+            return registered
+        stand = self._holding.stand(registered, self._ranks)
+        self._stands = stand.stands
+        if stand.registered != registered:
+            self._registration, self._joined = stand.registered, -1
+        if stand.again is not None:
+            self._commit("again", stand.again)
+        self._effects += stand.effects
+        return stand.registered
 
     def _conclude(self, outcome: Outcome) -> str:
         text = self._stop_then(outcome.reason, code=outcome.exit_code, notice=Finished(outcome))
@@ -502,7 +529,7 @@ class Member:
     ) -> str:
         """The outcome of a job that everybody left. Refused means that others stay: it is theirs."""
         code, reason = SIGNAL_BASE + leave.signal, f"told to stop by {signal_name(leave.signal)}"
-        if self._others_stay:
+        if self._others_stay or not self._holding.all_dead(registered, now, self._book):
             return self._finish(code, f"{reason}; others stay in it")
         if self._asked_last or self._in_flight is not None:
             return "leaving: reading how the job ended"
@@ -552,7 +579,7 @@ class Member:
 
     def _commit(self, tag: str, txn: Txn, number: int = -1, *, joins: int = -1) -> None:
         """One commit at a time: the next is decided on what the last one changed."""
-        if self._in_flight is None:
+        if self._in_flight is None and (self._stands or tag == "again"):
             self._in_flight = InFlight(tag, number, joins)
             self._effects.append(Commit(tag, (txn,)))
 
@@ -571,22 +598,3 @@ class Member:
         if what not in self._told:
             self._told.add(what)
             self._effects.append(Notify(notice))
-
-    def _tell_running(self, now_round: Round, assignment: Assignment | None) -> None:
-        notice = RoundRunning(
-            now_round.number, now_round.nodes, now_round.world_size, assignment, now_round.why
-        )
-        self._tell_once(("running", now_round.number), notice)
-
-    def _tell_of_rounds(self, now_round: Round, registered: Registration) -> None:
-        keys = registered.keys
-        interrupt = self._mirror.record(Interrupt, keys.interrupt(now_round.number))
-        if interrupt is not None and interrupt.node_id != registered.node.node_id:
-            self._tell_once(
-                ("interrupted", now_round.number), Interrupted(now_round.number, interrupt.reason)
-            )
-        for command_id, command in commands_in(now_round.extra).items():
-            if command.answered_utc >= registered.node.registered_utc:  # who comes later need not hear of it
-                self._tell_once(("command", command_id), Commanded(command_id, command))
-        if now_round.verdict is not None:
-            self._tell_once(("judged", now_round.verdict.number), Judged(now_round.verdict))

@@ -72,6 +72,10 @@ class Mirror:
         held = self._keys.get(key)
         return held.mod_revision if held else 0
 
+    def gone_at(self, key: str) -> int:
+        """The revision at which the key was seen to vanish, 0 if it exists or was never seen."""
+        return self._gone_at.get(key, 0)
+
     def record(self, cls: type[T], key: str) -> T | None:
         """The key's value as a record, None if it does not exist."""
         known = self._decoded.get(key)

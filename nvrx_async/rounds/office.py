@@ -23,6 +23,7 @@ from nvrx_async.etcd.types import (
 from nvrx_async.job.codec import encode
 from nvrx_async.job.keys import AttemptKeys, current
 from nvrx_async.job.records import (
+    PROBES,
     SEATS_PER_SHARD,
     STOP,
     Assignment,
@@ -35,6 +36,7 @@ from nvrx_async.job.records import (
     Seat,
     Spare,
     Stop,
+    Struck,
     WorldShard,
 )
 from nvrx_async.rounds.commands import Answer, with_told
@@ -42,6 +44,7 @@ from nvrx_async.rounds.limits import handed_on
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.seal import Sealed
 from nvrx_async.rounds.stop_state import stop_as_extra
+from nvrx_async.rounds.world import seal_of
 
 ROUNDS_KEPT = 200
 INTERRUPTS_AT_ONCE = 32
@@ -80,6 +83,12 @@ class Office:
         key = self.keys.interrupt(number)
         return self._txn(CreatedAt(key, 0), self._as_seen(lost), then=(Put(key, encode(interrupt)),))
 
+    def strike(self, struck: Struck, now_round: Round) -> Txn:
+        """This recorded agent, which is gone, need not be asked for promises while its seal holds."""
+        seal = seal_of(now_round)
+        key = self.keys.struck(seal[0] if seal is not None else now_round.number, struck.node_id)
+        return self._txn(self._as_seen(struck.node_id), then=(Put(key, encode(struck)),))
+
     def interrupt_asked(self, interrupt: Interrupt, number: int) -> Txn:
         """The round is over since somebody asked for that."""
         key = self.keys.interrupt(number)
@@ -111,11 +120,16 @@ class Office:
         )
 
     def next_round(
-        self, now_round: Round, end: End, following: Round, barred: Exclusion | None = None
+        self,
+        now_round: Round,
+        end: End,
+        following: Round,
+        absent: Sequence[str],
+        barred: Exclusion | None = None,
     ) -> Txn:
         """The verdict on a round, and the next one, forming or running, without whom the verdict bars.
 
-        Old rounds are forgotten.
+        Old rounds are forgotten. One of the first `absent` that came back meanwhile will still report.
         """
         keys, number = self.keys, now_round.number
         told = replace(following, verdict=end)
@@ -127,7 +141,7 @@ class Office:
         if number % INTERRUPTS_AT_ONCE == 0:  # seldom, since all agents are told of it
             first = max(0, number - 2 * INTERRUPTS_AT_ONCE)
             then += [Delete(Scope(keys.interrupt(old))) for old in range(first, number - INTERRUPTS_AT_ONCE)]
-        return self._txn(then=tuple(then))
+        return self._txn(*(self._as_seen(node_id) for node_id in absent[:PER_TXN]), then=tuple(then))
 
     def success(self, now_round: Round, outcome: Outcome) -> Txn:
         """All finished: nobody may have interrupted the round meanwhile."""
@@ -225,6 +239,7 @@ def _shards(sealed: Sealed) -> list[WorldShard]:
             shards=count,
             seats=sealed.seats[i * SEATS_PER_SHARD : (i + 1) * SEATS_PER_SHARD],
             spares=sealed.spares if i == 0 else (),
+            extra={PROBES: dict(sealed.probes)} if i == 0 and sealed.probes else {},
         )
         for i in range(count)
     ]

@@ -53,6 +53,11 @@ class OwnRanks:
         return self.assignment.round
 
     @property
+    def where(self) -> str:
+        """This node, as people know it."""
+        return where(self.assignment.seat.node_id, self.assignment.seat.host)
+
+    @property
     def finished(self) -> bool:
         """All ranks exited with 0."""
         return (
@@ -101,8 +106,7 @@ class OwnRanks:
 
     def fault(self) -> OwnFault | None:
         """The first fault of its own that this node shows; what we stopped has none."""
-        seat = self.assignment.seat
-        here = where(seat.node_id, seat.host)
+        here = self.where
         if self.keeper_lost:
             return OwnFault(FaultKind.KEEPER_LOST, node_fault(FaultKind.KEEPER_LOST, here, ""))
         for end in self.ends:

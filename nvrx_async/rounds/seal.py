@@ -48,13 +48,17 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """The world. `absent` are node ids that were taken for gone: the commit must compare that they still are."""
+    """The world. `absent` are node ids that were taken for gone: the commit must compare that they still are.
+
+    `probes`: where each that is named answers questions, by node id.
+    """
 
     seats: tuple[Seat, ...]
     spares: tuple[Spare, ...]
     master: Join
     absent: tuple[str, ...]
     reason: str
+    probes: Mapping[str, str] = field(default_factory=dict)
 
 
 def seal(now_s: float, forming: Forming, judge: Judge, spec: JobSpec) -> Wait | Sealed:
@@ -165,6 +169,7 @@ def _sealed(forming: Forming, seated: Sequence[Candidate], spares: Sequence[Cand
         spares=waiting,
         master=seated[0].join,
         absent=tuple(seat.node_id for seat in forming.previous if not is_present(seat, forming.nodes)),
+        probes={one.node.node_id: one.node.probe for one in (*seated, *spares) if one.node.probe},
         reason=f"{len(made)} nodes, world size {world_size}" + (f", {len(waiting)} spare" if waiting else ""),
     )
 

@@ -20,7 +20,7 @@ SEAL_KEPT = 100
 def keeps_seats(world: World, sealed: Sealed, number: int, sealed_in: int) -> bool:
     """Whether round `number` may run on the seal of round `sealed_in`, whose world is `world`: nobody moved."""
     same = (sealed.seats, sealed.spares) == (world.seats, world.spares)
-    return same and not sealed.absent and number - sealed_in < SEAL_KEPT
+    return same and not (sealed.absent or world.struck) and number - sealed_in < SEAL_KEPT
 
 
 def in_round(seated: Assignment, now_round: Round) -> Assignment:

@@ -7,25 +7,34 @@ from dataclasses import dataclass, field
 
 from nvrx_async.etcd.types import Scope
 from nvrx_async.job.keys import AttemptKeys
-from nvrx_async.job.records import Done, Fault, Join, Node, Phase, Round, Seat, Spare, WorldShard
+from nvrx_async.job.records import Done, Fault, Join, Node, Phase, Round, Seat, Spare, Struck, WorldShard
 from nvrx_async.rounds.fencing import is_present
 from nvrx_async.rounds.mirror import Mirror
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Who was named in the last seal. `sealed_at` is the revision of its first shard, 0 without a world."""
+    """Who was named in the last seal. `sealed_at` is the revision of its first shard, 0 without a world.
+
+    `struck`: incarnations that are asked for no promise any more, and so have no say as recorded ones.
+    """
 
     seats: tuple[Seat, ...] = ()
     spares: tuple[Spare, ...] = ()
     sealed_at: int = 0
+    struck: frozenset[str] = frozenset()
 
     recorded: Mapping[str, str] = field(init=False, repr=False, compare=False)
-    """Incarnation of each agent that the world names, by node id."""
+    """Incarnation of each agent that the world names and nobody struck, by node id."""
 
     def __post_init__(self) -> None:
-        named: tuple[Seat | Spare, ...] = (*self.seats, *self.spares)
-        object.__setattr__(self, "recorded", {one.node_id: one.incarnation for one in named})
+        named = {one.node_id: one.incarnation for one in self.named if one.incarnation not in self.struck}
+        object.__setattr__(self, "recorded", named)
+
+    @property
+    def named(self) -> tuple[Seat | Spare, ...]:
+        """Members and spares."""
+        return (*self.seats, *self.spares)
 
     def absent(self, nodes: dict[str, Node]) -> tuple[str, ...]:
         """Members whose registration is gone or another incarnation's."""
@@ -64,11 +73,13 @@ def last_world(mirror: Mirror, keys: AttemptKeys, now_round: Round) -> World:
     if seal is None:
         return World()
     scope = keys.worlds(*seal)
+    struck = mirror.records(Struck, keys.all_struck(seal[0])).values()
     shards = sorted(mirror.records(WorldShard, scope).values(), key=lambda shard: shard.shard)
     return World(
         seats=tuple(seat for shard in shards for seat in shard.seats),
         spares=tuple(spare for shard in shards for spare in shard.spares),
         sealed_at=min((held.create_revision for held in mirror.under(scope)), default=0),
+        struck=frozenset(one.incarnation for one in struck),
     )
 
 

@@ -129,7 +129,9 @@ def test_ranks_do_not_notice_an_etcd_that_restarts_within_the_ttl(
     assert {one.round for one in on_own_etcd.news} == {0}
 
 
-def test_ranks_of_a_frozen_agent_die_before_its_lease_ends_and_it_returns_as_a_newcomer(job: Stage) -> None:
+def test_ranks_of_a_frozen_agent_die_before_its_lease_ends_and_it_returns_to_a_later_round(
+    job: Stage,
+) -> None:
     keeps, frozen = two_agents(job, ONE_OR_TWO)
     its = [job.watch(one.pid) for one in job.up(0, 4) if one.node == frozen.node]
 
@@ -141,7 +143,6 @@ def test_ranks_of_a_frozen_agent_die_before_its_lease_ends_and_it_returns_as_a_n
     job.up(1, 2, bound_s=TTL_S + 15)
 
     frozen.signal(signal.SIGCONT)
-    frozen.says("starts anew as a newcomer")
     frozen.says("round 1 runs: 2 ranks on 1 node, this node is a spare")
     (first, _) = job.up(1, 2)
     os.kill(first.pid, signal.SIGKILL)

@@ -57,6 +57,21 @@ def test_a_spare_ends_with_the_job(job: Stage) -> None:
     assert spare.said(f"job {job.run_id} finished")
 
 
+def test_all_beyond_max_and_spares_wait_too_also_on_one_host_without_names(job: Stage) -> None:
+    agents = [job.launch(options=(*TWO, "--spares", "1", "--max-restarts", "1")) for _ in range(4)]
+    ranks = job.up(0, 2)
+    seated = {one.node for one in ranks}
+    parked = [agent for agent in agents if agent.says(r"this node is (\S+) at")[1] not in seated]
+    assert len(parked) == 2, job.told()
+    for agent in parked:
+        agent.says("round 0 runs: .*this node is a spare")
+    os.kill(ranks[0].pid, signal.SIGKILL)
+    again = job.up(1, 2)
+    assert {one.node for one in again} == seated
+    job.finish(again)
+    assert [agent.ends() for agent in agents] == [0, 0, 0, 0], job.told()
+
+
 @pytest.mark.parametrize("rounds", [4, pytest.param(30, marks=[pytest.mark.soak, pytest.mark.timeout(300)])])
 def test_killed_workers_never_unseat_anybody_and_the_third_is_always_parked(job: Stage, rounds: int) -> None:
     """Issue NVIDIA/nvidia-resiliency-ext#348: there the spare closed the rendezvous, and the job was lost."""

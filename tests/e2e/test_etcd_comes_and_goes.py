@@ -13,6 +13,7 @@ from support.etcd_server import EtcdProcess, free_ports
 from support.stage import Stage, stage
 
 TTL_S = 3
+SHORT = ("--lease-ttl", str(TTL_S), "--etcd-embedded", "off")
 
 
 def test_standalone_survives_the_death_of_a_rank_and_leaves_no_server(alone: Stage) -> None:
@@ -82,16 +83,16 @@ def on_own_etcd(own_etcd: EtcdProcess) -> Iterator[Stage]:
         yield made
 
 
-def test_after_an_outage_longer_than_the_ttl_the_job_goes_on_in_a_new_round(
+def test_after_an_outage_longer_than_the_limit_the_job_goes_on_in_a_new_round(
     on_own_etcd: Stage, own_etcd: EtcdProcess
 ) -> None:
-    options = ("--nnodes", "2", "--nproc-per-node", "1", "--lease-ttl", str(TTL_S), "--etcd-embedded", "off")
+    options = ("--nnodes", "2", *SHORT, "--etcd-outage-limit", "2")
     agents = [on_own_etcd.launch(node=f"n{number}", options=options) for number in range(2)]
     watched = [on_own_etcd.watch(one.pid) for one in on_own_etcd.up(0, 2)]
     own_etcd.kill()
-    on_own_etcd.all_gone(watched, TTL_S + 2)
+    on_own_etcd.all_gone(watched, TTL_S + 2 + 2)
     for agent in agents:
-        agent.says("the lease of this agent ended")
+        agent.says(r"etcd does not answer for 2 s \(--etcd-outage-limit\): ranks stop")
 
     own_etcd.start()
     on_own_etcd.finish(on_own_etcd.up(1, 2))
@@ -103,12 +104,55 @@ def test_after_an_outage_longer_than_the_ttl_the_job_goes_on_in_a_new_round(
 def test_without_etcd_for_long_the_agent_asks_for_a_requeue(
     on_own_etcd: Stage, own_etcd: EtcdProcess
 ) -> None:
-    agent = on_own_etcd.launch(options=("--nnodes", "1", "--lease-ttl", str(TTL_S), "--etcd-embedded", "off"))
-    on_own_etcd.up(0, 1)
+    agents = [
+        on_own_etcd.launch(node=f"n{number}", options=("--nnodes", "2", *SHORT, "--etcd-outage-limit", "4"))
+        for number in range(2)
+    ]
+    watched = [on_own_etcd.watch(one.pid) for one in on_own_etcd.up(0, 2)]
     own_etcd.kill()
-    assert agent.ends(bound_s=60) == 75, on_own_etcd.told()
-    assert agent.said("hint: ")
+    agents[0].says("etcd does not answer; ranks run on by the promise of 1 other agents, for 4 s at most")
+    on_own_etcd.all_gone(watched, TTL_S + 4)
+    assert [agent.ends(bound_s=60) for agent in agents] == [75, 75], on_own_etcd.told()
+    assert agents[0].said("etcd was away for longer than 29 s")
     assert on_own_etcd.left() == []
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("away_s", [2.0 * TTL_S, pytest.param(30.0, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [1, 2])
+def test_no_rank_notices_an_outage_within_the_limit(
+    on_own_etcd: Stage, own_etcd: EtcdProcess, count: int, away_s: float
+) -> None:
+    """etcd is away for longer than a lease's TTL. All ranks that ran before run after it, in the same round."""
+    options = ("--nnodes", str(count), "--nproc-per-node", "2", *SHORT)
+    agents = [on_own_etcd.launch(node=f"n{number}", options=options) for number in range(count)]
+    ranks = on_own_etcd.up(0, 2 * count)
+    own_etcd.kill()
+    agents[0].says("etcd does not answer; ranks run on", bound_s=20)
+    on_own_etcd.for_a_while(away_s)
+    assert all(on_own_etcd.watch(rank.pid).alive for rank in ranks), on_own_etcd.told()
+    own_etcd.start()
+    on_own_etcd.finish(ranks)
+    assert [agent.ends(bound_s=30) for agent in agents] == [0] * count, on_own_etcd.told()
+    assert {news.round for news in on_own_etcd.news} == {0}
+
+
+def test_agents_whose_leases_are_revoked_register_again_and_their_ranks_go_on(
+    on_own_etcd: Stage, own_etcd: EtcdProcess
+) -> None:
+    """What a stuck old leader of an etcd before 3.5.13 does to all leases when it wakes."""
+    options = ("--nnodes", "2", "--nproc-per-node", "2", *SHORT)
+    agents = [on_own_etcd.launch(node=f"n{number}", options=options) for number in range(2)]
+    ranks = on_own_etcd.up(0, 4)
+    leases = on_own_etcd.etcd.leases()
+    for lease in leases:
+        on_own_etcd.etcd.revoke(lease)
+    on_own_etcd.until(
+        lambda: len(on_own_etcd.etcd.leases() - leases) >= 2, "both agents are registered on new leases"
+    )
+    on_own_etcd.finish(ranks)
+    assert [agent.ends() for agent in agents] == [0, 0], on_own_etcd.told()
+    assert {news.round for news in on_own_etcd.news} == {0}
 
 
 def test_an_etcd_that_came_back_empty_asks_for_a_requeue(on_own_etcd: Stage, own_etcd: EtcdProcess) -> None:

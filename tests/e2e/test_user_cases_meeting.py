@@ -139,13 +139,24 @@ def test_15_an_etcd_that_never_comes_back_ends_the_job_in_few_words(
 ) -> None:
     """In short: the ranks are gone within the TTL. That the agent asks for a requeue later is a soak test."""
     ttl_s = 3
-    agent = on_own_etcd.launch(options=("--nnodes", "1", "--lease-ttl", str(ttl_s), "--etcd-embedded", "off"))
+    agent = on_own_etcd.launch(
+        options=(
+            "--nnodes",
+            "1",
+            "--lease-ttl",
+            str(ttl_s),
+            "--etcd-embedded",
+            "off",
+            "--etcd-outage-limit",
+            "0",
+        )
+    )
     (rank,) = on_own_etcd.up(0, 1)
     living = on_own_etcd.watch(rank.pid)
     before = agent.text.count("\n")
     own_etcd.kill()
     on_own_etcd.all_gone([living], ttl_s + 5.0)
-    agent.says("the lease of this agent ended")
+    agent.says("the lease was not renewed in time: the keeper killed all ranks")
     on_own_etcd.for_a_while(3)
     assert agent.text.count("\n") - before <= 6, agent.text
     agent.signal(signal.SIGTERM)

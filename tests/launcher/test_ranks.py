@@ -347,11 +347,11 @@ def can_listen(port, *, reuse):
 
 async def test_a_rounds_port_is_held_until_the_round_after_the_next(bench):
     async with bench("exit 0") as one:
-        first = await one.ranks.reserve_port(0)
-        assert await one.ranks.reserve_port(0) == first, "asked again"
+        first = (await one.ranks.reserve_port(0)).port
+        assert (await one.ranks.reserve_port(0)).port == first, "asked again"
         assert can_listen(first, reuse=True), "the store of rank 0 listens on it meanwhile"
         assert not can_listen(first, reuse=False)
-        second = await one.ranks.reserve_port(1)
+        second = (await one.ranks.reserve_port(1)).port
         assert second != first
         assert not can_listen(first, reuse=False), "round 0 may still run"
         await one.ranks.reserve_port(2)

@@ -19,6 +19,7 @@ ALLOWED = {
     "nvrx_async.etcd.member._promoted": "etcd tells nobody when a learner has caught up; it refuses until then",
     "nvrx_async.rounds.committer._relist": ETCD_IS_AWAY,
     "nvrx_launcher.agent._begin": ETCD_IS_AWAY,
+    "nvrx_launcher.tenure.serve": ETCD_IS_AWAY,
 }
 """`module.function` of a sleep in a loop that is no poll, with the reason. A timer for a moment that was decided is
 no sleep: `anyio.sleep_until`."""

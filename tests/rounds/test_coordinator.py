@@ -437,7 +437,10 @@ def test_a_member_that_is_lost_after_it_finished_is_no_fault():
     bench = leader(Phase.RUNNING, registered="a")
     bench.etcd.put(KEYS.done(0, "b"), Done("b", "b-1"))
     bench.tell(Refused("interrupt"))
-    assert bench.last.effects == ()
+    strike = only(bench.last, Commit)
+    assert strike.tag == "strike", "nobody needs to ask it for a promise any more"
+    assert set(puts(strike)) == {KEYS.struck(0, "b")}
+    assert not all_of(bench.settle(bench.outcome(strike)), Commit)
 
 
 def test_success_when_all_are_done_compares_that_nobody_interrupted():

@@ -1,9 +1,9 @@
 """Holes that a first version of the round protocol had, each as a directed schedule (`sim/`).
 
 Most tests come in two forms: with the rule that closes the hole, nothing breaks; without it (taken away for the
-test) the hole opens, so that the schedule is known to reach it. In this version nobody runs past T. The rules
-that matter only for ranks past T are tried with keepers that kill that much too late (`past_deadline_s`).
-Not here: H12 and H13 (tolerance of outages comes later), H15 (which versions of etcd keep their promises).
+test) the hole opens, so that the schedule is known to reach it. Rules for ranks
+past T that need no promise are tried with keepers that kill that much too late (`past_deadline_s`); those about
+promises, H12, H13 and H15 among them, are in `test_outages.py`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from rounds.sim.world import SPEC, Setup, World, real_machines
 from nvrx_async.etcd.types import CreatedAt, Put, Txn
 from nvrx_async.job.codec import encode
 from nvrx_async.job.records import FaultKind, Interrupt, Node
-from nvrx_async.rounds import coordinator, entry, fencing, seal
+from nvrx_async.rounds import coordinator, entry, fencing, missing, seal
 from nvrx_async.rounds import world as last_world
 from nvrx_async.rounds.coordinator import Coordinator
 from nvrx_async.rounds.effects import Effect, StartRanks
-from nvrx_async.rounds.entry import Entrance
 from nvrx_async.rounds.events import Proof, Proven
+from nvrx_async.rounds.holding import Holding
 from nvrx_async.rounds.office import Office
 
 
@@ -39,8 +39,8 @@ def test_h1_a_member_that_stops_slowly_is_waited_for(*, rule: bool, monkeypatch:
     world = running(Setup(agents=3, grace_s=8.0, work_s=60.0), seed=1)
     world.slow_kills = True
     if not rule:
-        monkeypatch.setattr(coordinator, "is_present", lambda *_: False)
-        monkeypatch.setattr(last_world, "is_present", lambda *_: False)
+        for module in (coordinator, missing, last_world):
+            monkeypatch.setattr(module, "is_present", lambda *_: False)
         monkeypatch.setattr(seal, "unclear", lambda *_: None)
         monkeypatch.setattr(seal, "_will_join", lambda *_: False)
     fail_group_rank(world, 0)
@@ -131,18 +131,14 @@ def test_h4_no_agent_registers_in_an_attempt_that_was_replaced(
 ) -> None:
     """Old A gets a lease and is about to register in the moment in which another launch moves `current`."""
     if not rule:
-        registration = Entrance._registration
-        monkeypatch.setattr(
-            Entrance,
-            "_registration",
-            lambda self, *given: replace(made := registration(self, *given), when=made.when[1:]),
-        )
+        again = Holding._again
+        monkeypatch.setattr(Holding, "_again", lambda *given: (made := again(*given)) and _unguarded(made))
     setup = Setup(agents=2, late_s=(0.0, 1e6)).with_spec(min_nodes=1, max_nodes=1)
     world = running(setup, seed=4)
     world.launch(1, "other.0")
     wait_s = fencing.takeover_wait_s(setup.spec)
     world.cut(0, 6.5 + wait_s - 3.0)
-    frozen = freeze_at(world, 0, commits("enter"), 4.5)
+    frozen = freeze_at(world, 0, commits("again"), 4.5)
     if rule:
         assert world.run_until(frozen, 60)
         assert world.run_until(lambda: world.checks.current_attempt() == 1, 4.5)
@@ -152,6 +148,11 @@ def test_h4_no_agent_registers_in_an_attempt_that_was_replaced(
     else:
         with pytest.raises(Violation, match="was written after attempt 1 had begun"):
             world.run(60)
+
+
+def _unguarded(txn: Txn) -> Txn:
+    """Without the compare of `current`."""
+    return replace(txn, when=txn.when[1:])
 
 
 @RULE
@@ -167,8 +168,8 @@ def test_h5_an_outcome_waits_until_nothing_runs(*, rule: bool, monkeypatch: pyte
     world.end_rank(led, "exit")
     assert world.run_until(lambda: KEYS.interrupt(0) in world.store.keys, 5)
     if not rule:
-        monkeypatch.setattr(coordinator, "is_present", lambda *_: False)
-        monkeypatch.setattr(last_world, "is_present", lambda *_: False)
+        for module in (coordinator, missing, last_world):
+            monkeypatch.setattr(module, "is_present", lambda *_: False)
         monkeypatch.setattr(coordinator, "unclear", lambda *_: None)
     if rule:
         to_the_end(world)
@@ -372,7 +373,7 @@ def test_h11_a_late_answer_is_not_credited_to_the_next_renewal(*, rule: bool) ->
         if broken:
             break
         setup = Setup(agents=3, work_s=60.0, credits_late_answers=not rule, drift=False)
-        world = running(setup, seed)
+        world = running(setup.with_spec(outage_limit_s=0.0), seed)
         world.run(2.0 + 0.3 * seed)
         victim = slot_of(world, 1)
         world.slow_kills = True

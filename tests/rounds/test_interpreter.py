@@ -27,6 +27,7 @@ from nvrx_async.rounds.effects import (
     Waiting,
 )
 from nvrx_async.rounds.events import (
+    Answered,
     Changed,
     Committed,
     Deposed,
@@ -149,10 +150,21 @@ class FakeRanks:
         self.calls.append(("stop", number, grace))
 
     async def reserve_port(self, number):
-        return 29000 + number
+        return PortReserved(number, 29000 + number)
 
     async def prove(self, which):
         return Proven(which.incarnation, Proof.DEAD, "no such pid")
+
+
+class FakePeers:
+    def __init__(self):
+        self.moved = []
+
+    def move_t(self, by):
+        self.moved.append(by)
+
+    async def ask(self, asking):
+        return Answered(asking.sent_at_s)
 
 
 class Stage:
@@ -169,6 +181,7 @@ class Stage:
             lambda: Now(anyio.current_time(), UTC),
             self.notices.append,
             self.sentences.append,
+            peers=FakePeers(),
         )
 
     async def run(self):

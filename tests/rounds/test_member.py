@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from rounds_kit import (
     KEYS,
+    SPEC,
     UTC,
     Bench,
     all_of,
@@ -35,6 +36,7 @@ from nvrx_async.job.records import (
     Interrupt,
     Join,
     Mark,
+    Node,
     Outcome,
     Phase,
     Round,
@@ -48,6 +50,7 @@ from nvrx_async.rounds.effects import (
     Notify,
     ProveDead,
     RankFailed,
+    Rely,
     ReservePort,
     Revoke,
     StartRanks,
@@ -58,6 +61,7 @@ from nvrx_async.rounds.events import (
     Committed,
     KeeperLost,
     KeeperReady,
+    LeaseGranted,
     LeaseLost,
     LeaveRequested,
     PortReserved,
@@ -69,6 +73,7 @@ from nvrx_async.rounds.events import (
     Renewed,
     Tick,
 )
+from nvrx_async.rounds.holding import RETURN_LIMIT_S
 from nvrx_async.rounds.member import LEAVE_LIMIT_S, REQUEUE, SIGNAL_BASE, Member
 
 GOOD_UNTIL_S = 1000.0
@@ -434,7 +439,7 @@ def test_a_process_that_outlives_sigkill_makes_the_node_unfit():
     bench.etcd.put(KEYS.round, Round(1, Phase.FORMING, UTC, previous_token="t"))
     assert bench.settle() == []
     assert "unfit" in bench.last.reason
-    finish = only(bench.tell(LeaseLost()), Finish)
+    finish = only(bench.tell(another_holds_key(bench)), Finish)
     assert not finish.again, "another life would join beside the process that still lives"
 
 
@@ -536,29 +541,91 @@ def test_the_outcome_ends_the_agent_with_its_code():
 # Ends of a life --------------------------------------------------------------------------------------------
 
 
-def lose_lease(bench):
-    return LeaseLost()
-
-
-def lose_key(bench):
-    bench.etcd.delete(KEYS.node("a"))
-    return Tick()
-
-
 def another_holds_key(bench):
     bench.etcd.delete(KEYS.node("a"))
     bench.etcd.put(KEYS.node("a"), node("a", "a-2"))
     return Tick()
 
 
-@pytest.mark.parametrize("how", [lose_lease, lose_key, another_holds_key])
-def test_without_its_registration_it_kills_its_ranks_then_begins_anew(how):
+def test_when_its_node_id_is_anothers_it_kills_its_ranks_then_begins_anew():
     bench = running()
-    decision = bench.tell(how(bench))
+    decision = bench.tell(another_holds_key(bench))
     assert only(decision, StopRanks).grace is False
     assert not all_of(decision, Finish)
     finish = only(bench.tell(RanksGone(0, STOPPED)), Finish)
     assert (finish.exit_code, finish.again) == (REQUEUE, True)
+
+
+def lose_lease(bench):
+    """Its lease runs out in etcd, and all keys on it."""
+    for key in [key for key, held in bench.etcd.held.items() if held.lease]:
+        bench.etcd.delete(key)
+    return LeaseLost()
+
+
+def test_without_a_lease_its_ranks_run_on_until_t_and_nothing_is_written():
+    bench = running()
+    assert bench.tell(lose_lease(bench)).effects == ()
+    failed = bench.tell(RankEnded(0, FAILED_RANK))
+    assert len(all_of(failed, StopRanks)) == 1, "what happens here is acted upon all the same"
+    assert not all_of(failed, Commit)
+
+
+def test_with_a_new_lease_the_same_incarnation_registers_again_and_its_ranks_go_on():
+    bench = running()
+    bench.tell(lose_lease(bench))
+    effects = bench.settle(LeaseGranted(0xB))
+    (again,) = all_of(effects, Commit)
+    assert again.tag == "again"
+    assert CreatedAt(KEYS.node("a"), 0) in again.txns[0].when
+    held = bench.etcd.held[KEYS.node("a")]
+    back = decode(Node, "", held.value)
+    assert (held.lease, back.incarnation, back.extra["alive"]) == (0xB, "a-1", {"round": 0, "ranks": 2})
+    assert all_of(effects, Rely) == [Rely(0xB)]
+    assert all_of(effects, Campaign) == [Campaign(KEYS.election(0xB), held.create_revision)]
+    assert not all_of(effects, StopRanks)
+    assert bench.machine.living == 0
+
+
+def test_nothing_is_started_before_the_new_lease_holds_the_registration():
+    bench = member()
+    bench.settle(PortReserved(0, 29500))
+    bench.tell(lose_lease(bench))
+    run_round(bench)
+    granted = bench.tell(LeaseGranted(0xB))
+    assert not all_of(granted, StartRanks)
+    assert not all_of(granted, Rely)
+    effects = bench.settle(bench.outcome(only(granted, Commit)))
+    assert len(all_of(effects, StartRanks)) == 1
+
+
+def test_a_registration_whose_answer_was_lost_is_taken_as_it_is():
+    bench = running()
+    bench.tell(lose_lease(bench))
+    again = only(bench.tell(LeaseGranted(0xB)), Commit)
+    bench.outcome(again)
+    effects = bench.settle(Refused("again"))
+    assert not all_of(effects, Commit)
+    assert all_of(effects, Rely) == [Rely(0xB)]
+
+
+def test_what_it_had_joined_is_joined_again_on_the_new_lease():
+    bench = member()
+    bench.settle(PortReserved(0, 29500))
+    bench.tell(lose_lease(bench))
+    assert KEYS.join(0, "a") not in bench.etcd.held
+    bench.settle(LeaseGranted(0xB))
+    assert bench.etcd.held[KEYS.join(0, "a")].lease == 0xB
+
+
+def test_without_etcd_beyond_the_limit_it_asks_for_a_requeue():
+    bench = running(renewed=Renewed(99.0, 101.0))
+    at_s = 99.0 + SPEC.outage_limit_s + RETURN_LIMIT_S
+    assert not all_of(bench.tell(at_s=at_s - 0.1), StopRanks)
+    assert bench.last.wake_at_s == at_s
+    assert only(bench.tell(at_s=at_s), StopRanks).grace is False
+    finish = only(bench.tell(RanksGone(0, STOPPED)), Finish)
+    assert (finish.exit_code, finish.again) == (REQUEUE, False)
 
 
 def test_a_superseded_agent_kills_its_ranks_and_asks_for_a_requeue():
@@ -584,7 +651,7 @@ def test_a_stop_with_grace_may_be_followed_by_a_kill_but_not_by_another_stop():
     interrupted(bench)
     assert only(bench.tell(), StopRanks).grace is True
     assert bench.tell(Tick()).effects == ()
-    assert only(bench.tell(LeaseLost()), StopRanks).grace is False
+    assert only(bench.tell(another_holds_key(bench)), StopRanks).grace is False
     assert bench.tell(Tick()).effects == ()
 
 
@@ -683,7 +750,7 @@ def test_a_second_signal_changes_nothing_for_the_machine():
     bench = running()
     bench.tell(LEAVE)
     assert not all_of(bench.tell(LeaveRequested(signal.SIGINT)), StopRanks)
-    bench.tell(LeaseLost())
+    bench.tell(another_holds_key(bench))
     finish = only(bench.tell(RanksGone(0, STOPPED)), Finish)
     assert (finish.exit_code, finish.again) == (SIGNAL_BASE + 15, False)
 
@@ -713,8 +780,12 @@ def test_what_is_late_or_of_another_round_changes_nothing(event):
 
 def test_it_follows_a_handful_of_single_keys_and_the_few_interrupts():
     bench = running(number=3)
-    assert [scope for scope in bench.machine.scopes() if scope.prefix] == [KEYS.interrupts]
-    assert len(bench.machine.scopes()) <= 6
+    assert {scope for scope in bench.machine.scopes() if scope.prefix} == {
+        KEYS.interrupts,
+        KEYS.worlds(3, "t"),
+        KEYS.all_struck(3),
+    }
+    assert len(bench.machine.scopes()) <= 8
 
 
 def test_the_deadline_never_goes_back():

@@ -35,6 +35,7 @@ def setups(draw: st.DrawFn) -> Setup:
         max_nodes=draw(st.integers(min_nodes, agents)),
         max_restarts=draw(st.sampled_from([0, 1, 3])),
         last_call_s=SPEC.last_call_s,
+        outage_limit_s=draw(st.sampled_from([0.0, 4.0, 20.0])),
     )
 
 
@@ -123,8 +124,8 @@ def test_an_outage_shorter_than_the_deadline_disturbs_nothing(seed: int) -> None
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_ranks_are_dead_by_the_deadline_in_a_long_outage(seed: int) -> None:
-    world = World(Setup(work_s=60.0), seed)
+def test_without_tolerance_ranks_are_dead_by_the_deadline_in_a_long_outage(seed: int) -> None:
+    world = World(Setup(work_s=60.0).with_spec(outage_limit_s=0.0), seed)
     assert world.run_until(lambda: bool(world.checks.ranks), 20)
     world.run(3.0)
     world.outage(20.0)

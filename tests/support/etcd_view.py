@@ -79,9 +79,18 @@ class EtcdView:
 
             yield wait
 
+    def revision(self) -> int:
+        """The store's revision: every write moves it."""
+        answer = self._call("/v3/kv/range", {"key": _coded("/"), "count_only": True})
+        return int(answer["header"]["revision"])
+
     def leases(self) -> set[int]:
         # The name under which etcd 3.4 has it; 3.5 answers there too.
         return {int(lease["ID"]) for lease in self._call("/v3/lease/leases", {}).get("leases", [])}
+
+    def revoke(self, lease: int) -> None:
+        """End a lease, and all keys on it."""
+        self._call("/v3/lease/revoke", {"ID": lease})
 
     def metric(self, name: str) -> float:
         found = re.search(rf"^{name} (\S+)$", self._metrics(), re.MULTILINE)

@@ -15,6 +15,7 @@ import pytest
 from support.otlp_receiver import Receiver
 from support.stage import Stage
 
+pytestmark = pytest.mark.e2e
 FAST_END = {"OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
 ON = {"OTEL_BSP_SCHEDULE_DELAY": "200"}
 OPTIONS = ("--nproc-per-node", "2", "--max-restarts", "1", "--warm-workers", "off")
@@ -63,7 +64,6 @@ def test_a_collector_that_is_back_gets_what_was_kept(job: Stage, collector: Rece
         node="a", options=("--otlp-endpoint", collector.endpoint), environment={**ON, **FAST_END}
     )
     ranks = job.up(0, 1)
-    job.until(lambda: collector.requests > 1, "the collector was asked")
     agent.says(TROUBLE)
     collector.mode = "answers"
     job.finish(ranks)

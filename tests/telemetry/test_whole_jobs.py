@@ -15,6 +15,7 @@ from support.stage import Agent, Stage
 
 from nvrx_telemetry import semconv
 
+pytestmark = pytest.mark.e2e
 PROGRAM = Path(__file__).parents[1] / "support" / "linked_program.py"
 OPTIONS = ("--nnodes", "2", "--nproc-per-node", "2", "--max-restarts", "2", "--warm-workers", "off")
 LIMITS = ("--hang-timeout", "2", "--hang-startup-timeout", "20", "--startup-grace", "3")
@@ -133,6 +134,11 @@ def test_a_restart_is_one_picture(job: Stage, over, fault: str, kind: str) -> No
     assert len(named(first, semconv.EVIDENCE)) == (2 if kind == "hang" else 0)
 
     each_node_is_told_of(first, second, saw)
+    metrics = {metric.name for metric in collector.metrics}
+    assert metrics >= {semconv.METRIC_RESTARTS, semconv.METRIC_RECOVERY, semconv.METRIC_ETCD}
+    assert metrics >= {semconv.METRIC_DETECTION, semconv.METRIC_GOODPUT, semconv.METRIC_LOG_SPOOLED}
+    logs = "".join(path.read_text() for path in (job.folder / "logs").rglob("agent-*.log"))
+    assert {f"trace_id={held[0].trace}" in logs for held in (first, second)} == {True}
     command = [sys.executable, "-m", "nvrx_launcher.ctl", "trace", job.run_id, "--etcd", str(job.endpoint)]
     told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=job.folder).stdout
     assert f"round 1, trace {root.trace}" in told

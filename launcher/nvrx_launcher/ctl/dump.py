@@ -51,7 +51,7 @@ async def dump(options: EtcdOptions, run_id: str, screen: Screen, *, path: str |
     parts = {
         "status.json": _json(as_data("JobStatus", status)),
         "why.json": _json(as_data("Why", story)),
-        "why.txt": "\n".join(story_lines(story, plain)).encode(),
+        "why.txt": blanked("\n".join(story_lines(story, plain))).encode(),
         "events.jsonl": b"\n".join(orjson.dumps(_blanked(event)) for event in events),
         "etcd.jsonl": b"\n".join(_key(item) for item in held),
         "versions.json": _json(_versions()),

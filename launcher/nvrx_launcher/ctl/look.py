@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime
 
@@ -78,7 +79,8 @@ async def status(options: EtcdOptions, run_id: str, screen: Screen, *, watch: bo
                 return [orjson.dumps(as_data("JobStatus", found)).decode()]
             return text_jobs.status(found, _now(screen))
 
-        await redrawn(screen, job.changes(), picture, REFRESH_S)
+        async with job.changes() as changes:
+            await redrawn(screen, changes.next, picture, REFRESH_S)
         if screen.redraws:  # the picture went with the terminal's second screen: its last state stays
             found = await job.status()
             screen.lines(text_jobs.status(found, _now(screen)))
@@ -116,8 +118,8 @@ async def events(
     options: EtcdOptions, run_id: str, screen: Screen, *, follow: bool, since: datetime | None
 ) -> int:
     """What happened, a line each; as JSON one object a line."""
-    async with job_client(options, run_id) as job:
-        async for event in job.events(follow=follow, since=since):
+    async with job_client(options, run_id) as job, aclosing(job.events(follow=follow, since=since)) as told:
+        async for event in told:
             if screen.form == "json":
                 sys.stdout.write(orjson.dumps(as_data("JobEvent", event)).decode() + "\n")
                 sys.stdout.flush()

@@ -77,9 +77,10 @@ def _known(error: BaseException) -> BaseException | None:
 
 def _code_of(error: BaseException) -> int:
     """What the kind of error means for a script."""
+    from nvrx_async.etcd.errors import ConfigurationError  # noqa: PLC0415 - only a failure pays
     from nvrx_async.job.errors import NoSuchError, NotSoError, UnansweredError  # noqa: PLC0415 - only a failure pays
 
-    if isinstance(error, NoSuchError):
+    if isinstance(error, NoSuchError | ConfigurationError):
         return ExitCode.USAGE
     if isinstance(error, NotSoError | UnansweredError):
         return _NOT_SO

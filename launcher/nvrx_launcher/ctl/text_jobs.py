@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -17,6 +18,9 @@ _GOOD = frozenset({"running", "finished", "member", "done"})
 _BAD = frozenset({"failed", "abandoned", "lost", "exception", "signal", "exit_code", "hang", "out_of_memory"})
 _USUAL = frozenset({"running", "done", "finished", ""})
 _OLD_BEAT_S = 10.0
+_TITLE = 11
+_LEAST_TEXT = 30
+_NO_END = 1_000_000
 
 
 def state_paint(screen: Screen, word: str) -> Paint:
@@ -102,7 +106,7 @@ def head(one: JobStatus, screen: Screen) -> list[str]:
     facts += [("asked", f"{c.verb.value} {c.node_id or ''} by {c.by}, no answer yet") for c in one.commands]
     if one.outcome is not None:
         facts.append(("outcome", f"exit code {one.outcome.exit_code}: {clean(one.outcome.reason)}"))
-    return [first, *(f"{screen.palette.quiet(f'{name:<11}')}{text}" for name, text in facts if text)]
+    return [first, *_facts(facts, screen, indent="")]
 
 
 def _spent(one: JobStatus) -> str:
@@ -207,7 +211,7 @@ def _rank(one: RankStatus, screen: Screen) -> list[Cell | str]:
 
 def summary_of_ranks(found: Sequence[RankStatus]) -> str:
     """One line on any number of ranks."""
-    states = Counter(one.state or "no word" for one in found)
+    states = Counter(one.state or "without live numbers" for one in found)
     told = ", ".join(f"{number} {state}" for state, number in states.most_common())
     steps = [one.step for one in found if one.step is not None]
     at = ""
@@ -264,8 +268,15 @@ def described_rank(one: RankStatus, screen: Screen) -> list[str]:
     return [f"rank {one.rank}", *_facts(facts, screen)]
 
 
-def _facts(facts: Sequence[tuple[str, str]], screen: Screen) -> list[str]:
-    return [f"  {screen.palette.quiet(f'{name:<11}')}{text}" for name, text in facts if text]
+def _facts(facts: Sequence[tuple[str, str]], screen: Screen, indent: str = "  ") -> list[str]:
+    """A fact a line, broken where the screen ends."""
+    room = max((screen.width or _NO_END) - _TITLE - len(indent), _LEAST_TEXT)
+    lines = []
+    for name, text in facts:
+        for place, part in enumerate(textwrap.wrap(text, room)):
+            title = name if place == 0 else ""
+            lines.append(f"{indent}{screen.palette.quiet(f'{title:<{_TITLE}}')}{part}")
+    return lines
 
 
 def _cut(

@@ -101,7 +101,8 @@ def why(one: Why, screen: Screen) -> list[str]:
         lines += _block(
             screen, "outcome", [f"exit code {one.outcome.exit_code}: {clean(one.outcome.reason)}"]
         )
-    lines += _stacks(one.stacks, screen)
+    culprit = one.root.end.rank if one.root and one.root.end and one.root.culprit else None
+    lines += _stacks(one.stacks, culprit, screen)
     if one.waterfall is not None:
         asked = one.root is not None and one.root.kind is FaultKind.ASKED
         lines += [
@@ -141,7 +142,7 @@ def waterfall(one: Waterfall, screen: Screen, *, since: str = "the fault") -> li
     names = max(signs(step.name) for step in one.steps)
     times = max(signs(duration_ms(step.seconds)) for step in one.steps)
     room = (screen.width or 100) - names - times - 8
-    bar = max(_LEAST_BAR, min(_BAR, room // 2))
+    bar = max(_LEAST_BAR, min(_BAR, room // 3))
     passed = 0.0
     for step in one.steps:
         drawn = _bar(passed, step.seconds, one.seconds, bar)
@@ -177,17 +178,24 @@ def _others(found: Sequence[Consequence], screen: Screen) -> list[str]:
     told = [one for one in found if one.kind not in (FaultKind.STOPPED_BY_US, None)]
     stopped = [one.rank for one in found if one.kind is FaultKind.STOPPED_BY_US]
     finished = [one.rank for one in found if one.kind is None]
-    rows = _CONSEQUENCES if screen.rows is not None else len(told)
-    lines = [
-        f"rank {one.rank} on {where(one.node_id, one.host)}: {one.kind.value if one.kind else ''}, {clean(one.what)}"
-        for one in told[:rows]
-    ]
-    if len(told) > rows:
-        lines.append(f"... {len(told) - rows} more, in -o json")
+    alike: dict[tuple[str, str], list[Consequence]] = {}
+    for one in told:
+        alike.setdefault((one.kind.value if one.kind else "", clean(one.what)), []).append(one)
+    rows = _CONSEQUENCES if screen.rows is not None else len(alike)
+    lines = [_alike(group, kind, what) for (kind, what), group in list(alike.items())[:rows]]
+    if len(alike) > rows:
+        lines.append(f"... {len(alike) - rows} other ends, in -o json")
     for numbers, what in ((stopped, "stopped by us"), (finished, "had finished")):
         if numbers:
             lines.append(f"{count(len(numbers), 'rank')} {what}: {_runs(numbers)}")
     return lines
+
+
+def _alike(group: Sequence[Consequence], kind: str, what: str) -> str:
+    """Ranks that ended in the same way, in one line."""
+    if len(group) == 1:
+        return f"rank {group[0].rank} on {where(group[0].node_id, group[0].host)}: {kind}, {what}"
+    return f"ranks {_runs([one.rank for one in group])}: {kind}, {what}"
 
 
 def _runs(numbers: Sequence[int]) -> str:
@@ -195,11 +203,11 @@ def _runs(numbers: Sequence[int]) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."  # noqa: PLR2004 - what a line holds
 
 
-def _stacks(found: Sequence[Stack], screen: Screen) -> list[str]:
-    """What ranks were doing when a hang was found: those that hung first."""
+def _stacks(found: Sequence[Stack], culprit: int | None, screen: Screen) -> list[str]:
+    """What ranks were doing when a hang was found: the culprit, then those that hung, then who waited."""
     if not found:
         return []
-    ordered = sorted(found, key=lambda one: (not one.hung, one.rank))
+    ordered = sorted(found, key=lambda one: (one.rank != culprit, not one.hung, one.rank))
     lines = ["", "what the ranks did"]
     for one in ordered[:_STACKS]:
         mark = screen.palette.error("hung") if one.hung else "waited"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import anyio
 
@@ -22,10 +22,10 @@ async def top(options: EtcdOptions, run_id: str | None, screen: Screen) -> int:
             look.status(options, run_id, screen, watch=False) if run_id else look.ps(options, screen)
         )
     if run_id:
-        async with job_client(options, run_id) as job:
-            await redrawn(screen, job.changes(), lambda: _of_job(job, screen), REFRESH_S)
+        async with job_client(options, run_id) as job, job.changes() as changes:
+            await redrawn(screen, changes.next, lambda: _of_job(job, screen), REFRESH_S)
         return 0
-    await redrawn(screen, _no_changes(), lambda: _of_all(options, screen), REFRESH_S)
+    await redrawn(screen, _a_while, lambda: _of_all(options, screen), REFRESH_S)
     return 0
 
 
@@ -45,7 +45,6 @@ async def _of_all(options: EtcdOptions, screen: Screen) -> Sequence[str]:
     return text_jobs.jobs(await look.all_jobs(options), fresh)
 
 
-async def _no_changes() -> AsyncIterator[None]:
+async def _a_while(seconds: float | None) -> None:
     """Jobs come and go anywhere: time alone redraws the list."""
-    await anyio.sleep_forever()
-    yield
+    await anyio.sleep(REFRESH_S if seconds is None else seconds)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
-
-import anyio
 
 from nvrx_launcher.ctl.table import cut
 
@@ -23,13 +21,14 @@ _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
 async def redrawn(
     screen: Screen,
-    changes: AsyncIterator[None],
+    wait: Callable[[float | None], Awaitable[None]],
     picture: Callable[[], Awaitable[Sequence[str] | None]],
     every_s: float,
 ) -> None:
     """Draw at the start, at every change, and every so often for what no change tells; ends when `picture` is None.
 
-    Not on a terminal nothing is drawn over: a picture is written where it differs from the last one.
+    `wait` returns at the next change, or after so many seconds. Elsewhere than on a terminal nothing is drawn
+    over: a picture is written where it differs from the last one.
     """
     last: Sequence[str] = ()
     with _alternate(screen):
@@ -39,9 +38,7 @@ async def redrawn(
             elif list(lines) != list(last):
                 screen.lines([*lines, ""])
             last = lines
-            with anyio.move_on_after(every_s if screen.redraws else None):
-                if await anext(changes, "over") == "over":
-                    return
+            await wait(every_s if screen.redraws else None)
 
 
 def _draw(lines: Sequence[str]) -> None:

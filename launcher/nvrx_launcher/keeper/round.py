@@ -23,6 +23,7 @@ class Round:
         self._idle = idle
         self.ranks: list[Rank] = []
         self.fenced = False
+        self.promised_until_s = 0.0
         self.kill_at_s: float | None = None
         self.killed_at_s: float | None = None
         self._owners: dict[tuple[int, int], int] = {}

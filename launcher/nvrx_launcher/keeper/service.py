@@ -99,7 +99,12 @@ class Service:
             return None
         if current.killed_at_s is not None:
             return current.killed_at_s + self._unkillable_after_s
-        return min(self._good_until_s, current.kill_at_s or self._good_until_s)
+        t_s = self._t_s(current)
+        return min(t_s, current.kill_at_s or t_s)
+
+    def _t_s(self, current: Round) -> float:
+        """T of this round's ranks: by the lease, or by promises that hold for this round alone."""
+        return max(self._good_until_s, current.promised_until_s)
 
     def _advance(self) -> None:
         """Bring the round to where it should be now."""
@@ -114,7 +119,7 @@ class Service:
     def _kill_if_due(self, current: Round, now_s: float) -> None:
         if not self._has_children:
             return
-        if now_s >= self._good_until_s:
+        if now_s >= self._t_s(current):
             self._fence(current)
         elif not current.running:
             current.kill()  # helpers that outlived all ranks
@@ -125,7 +130,7 @@ class Service:
         self._reap()  # what ended before was not killed by us
         current.fenced = True
         current.kill()
-        self._report("fenced", round=current.number, good_until_s=self._good_until_s)
+        self._report("fenced", round=current.number, good_until_s=self._t_s(current))
 
     def _is_over(self, current: Round, now_s: float) -> bool:
         if not self._has_children:
@@ -242,7 +247,7 @@ class Service:
     def _obey(self, message: Mapping[str, Any]) -> None:
         order = message["order"]
         if order == "fence":
-            self._good_until_s = max(self._good_until_s, message["good_until_s"])
+            self._move_t(message["good_until_s"], message.get("round"))
         elif order == "start":
             self._start(message)
         elif order == "seen":
@@ -261,6 +266,13 @@ class Service:
                 self._round.stop(message["grace_s"])
             elif order == "signal":
                 self._round.signal(message["signum"])
+
+    def _move_t(self, good_until_s: float, number: int | None) -> None:
+        """Later only; with a number for the ranks of that round alone, which were promised to live so long."""
+        if number is None:
+            self._good_until_s = max(self._good_until_s, good_until_s)
+        elif self._round is not None and self._round.number == number:
+            self._round.promised_until_s = max(self._round.promised_until_s, good_until_s)
 
     def _start(self, message: Mapping[str, Any]) -> None:
         self._reap()

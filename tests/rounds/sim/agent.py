@@ -15,14 +15,17 @@ from rounds.sim.timeline import Timer
 from nvrx_async.etcd.types import Listing, Put, Scope, Txn, TxnResult
 from nvrx_async.job.records import FaultKind
 from nvrx_async.rounds.effects import (
+    AskPeers,
     Campaign,
     Commit,
     Effect,
+    Extend,
     Finish,
     HoldRanks,
     Machine,
     Notify,
     ProveDead,
+    Rely,
     ReservePort,
     Revoke,
     StartRanks,
@@ -30,6 +33,7 @@ from nvrx_async.rounds.effects import (
     StopRanks,
 )
 from nvrx_async.rounds.events import (
+    Answered,
     Changed,
     Committed,
     Deposed,
@@ -37,6 +41,7 @@ from nvrx_async.rounds.events import (
     Event,
     KeeperLost,
     KeeperReady,
+    LeaseGranted,
     LeaseLost,
     Listed,
     Now,
@@ -48,12 +53,15 @@ from nvrx_async.rounds.events import (
     Tick,
 )
 from nvrx_async.rounds.mirror import Mirror
+from nvrx_async.rounds.promises import Answer, Book, Contact, Peer, Question
+from nvrx_async.rounds.tolerance import Tolerance
 
 if TYPE_CHECKING:
     from rounds.sim.world import World
 
 MARGIN_S = 0.3
 KEEPER_STARTS_S = 0.05
+ANSWER_WITHIN_S = 0.8
 REQUEUE = 75
 RETURN_LIMIT_S = 25.0
 """How long beyond the outage limit an agent without a lease waits for the store, ranks stopped."""
@@ -76,6 +84,7 @@ class Agent(Process):
         self.keeper: Keeper | None = None
         self.generation = 0
         self.lives = 0
+        self.book = Book()
         self._swept: list[Keeper] = []
         self._spawn_keeper()
         self.begin_life()
@@ -211,6 +220,11 @@ class Life:
         self._turns: list[float] = []
         self._sent_s = 0.0
         self._acknowledged_s = 0.0
+        self._relied = 0
+        self._in_flight = False
+        self._next_renewal: Timer | None = None
+        self._failing_since_s: float | None = None
+        self._gap_ended_s: float | None = None
         self._lost = False
         self._limit_s = self.clock_s() + self.world.setup.spec.outage_limit_s + RETURN_LIMIT_S
         self._grant()
@@ -238,14 +252,22 @@ class Life:
         sent_s = self.clock_s()
 
         def granted(lease: int | None) -> None:
-            if lease is None and sent_s >= self._limit_s:
+            if self.over:
+                return
+            if lease is None and not self.machines and sent_s >= self._limit_s:
                 self.agent.exit(REQUEUE, "the store did not answer")
                 return
             if lease is None:
                 self.agent.after(0.5, lambda: None if self.over else self._grant())
                 return
-            self.lease = lease
-            self._begin(sent_s)
+            self.lease, self._lost = lease, False
+            if self.machines:
+                self.world.tell(self.agent, f"has a new lease {lease:x}")
+                self.enqueue(LeaseGranted(lease))
+                self._renewed(sent_s)
+                self._schedule_renewal()
+            else:
+                self._begin(sent_s)
 
         self.link.request(lambda: self.world.store.grant(self.world.setup.spec.lease_ttl_s), granted)
 
@@ -262,26 +284,48 @@ class Life:
 
     def _schedule_renewal(self) -> None:
         third_s = self.world.setup.spec.lease_ttl_s / 3 * self.world.timeline.random.uniform(0.8, 1.0)
-        self.agent.after(third_s, self._renew)
+        self._next_renewal = self.agent.after(third_s, self._renew)
+
+    def renew_now(self) -> None:
+        """Somebody asks whether etcd answers."""
+        if self._in_flight or self._lost or not self.machines:
+            return
+        if self._next_renewal is not None:
+            self._next_renewal.cancel()
+        self._renew()
+
+    @property
+    def contact(self) -> Contact:
+        """What this agent knows of its own way to the store."""
+        lost = self._lost or self._relied != self.lease
+        return Contact(lost, self._failing_since_s, self._gap_ended_s)
 
     def _renew(self) -> None:
         """One renewal in flight; an answer that comes after the time-out is never credited."""
-        if self.over:
+        if self.over or self._lost or self._in_flight:
             return
-        if self.clock_s() >= self._acknowledged_s + self.world.setup.spec.lease_ttl_s:
+        lapsed = self.clock_s() >= self._acknowledged_s + self.world.setup.spec.lease_ttl_s
+        if lapsed and self._relied != self.lease:
             self._lose("no renewal was acknowledged for its TTL")
             return
         sent_s = self.clock_s()
+        self._in_flight = True
+        self._failing_since_s = sent_s if self._failing_since_s is None else self._failing_since_s
 
         def answered(alive: bool | None) -> None:  # noqa: FBT001 - a callback
             if self.over:
+                return
+            self._in_flight = False
+            if lease != self.lease:
                 return
             if alive is False:
                 self._lose("the store says so")
                 return
             if alive:
                 self._renewed(sent_s)
-            self._schedule_renewal() if alive else self.agent.after(0.15, self._renew)
+                self._schedule_renewal()
+            else:
+                self._next_renewal = self.agent.after(0.15, self._renew)
 
         def late(alive: bool) -> None:  # noqa: FBT001 - a callback
             if alive and self.world.setup.credits_late_answers and not self.over:
@@ -296,9 +340,18 @@ class Life:
         self.world.tell(self.agent, f"lease lost: {because}")
         self._lost = True
         self.enqueue(LeaseLost())
+        self._grant()
 
     def _renewed(self, sent_s: float) -> None:
-        self._acknowledged_s = sent_s
+        spec = self.world.setup.spec
+        if self._acknowledged_s and sent_s - self._acknowledged_s > spec.lease_ttl_s / 2:
+            self._gap_ended_s = sent_s
+        self._acknowledged_s, self._failing_since_s = sent_s, None
+        if self._relied == self.lease or not self.world.setup.relies_on_the_registered_lease:
+            self._move_t(sent_s)
+
+    def _move_t(self, sent_s: float) -> None:
+        """T follows the lease that holds the registration, and no other."""
         spec = self.world.setup.spec
         good_until_s = sent_s + spec.lease_ttl_s - (spec.kill_time_s + MARGIN_S)
         if self.agent.keeper is not None:
@@ -445,6 +498,10 @@ class Life:
                 self._to_keeper(number, lambda keeper: keeper.stop(number, grace=grace))
             case Campaign():
                 self._campaign(effect)
+            case Rely() | Extend():
+                self._move(effect)
+            case AskPeers():
+                self._ask(effect)
             case ProveDead(node=node):
                 self.world.prove_dead(self, node, self.enqueue)
             case Revoke(lease=lease):
@@ -469,6 +526,51 @@ class Life:
             self.agent.after(0.002, lambda: self.enqueue(RanksGone(effect.assignment.round, ends)))
             return
         keeper.after(0.001, lambda: keeper.start(effect.assignment, effect.generation))
+
+    def _move(self, by: Rely | Extend) -> None:
+        """Move T: by another lease from now on, or by promises for one round."""
+        keeper = self.agent.keeper
+        if isinstance(by, Extend):
+            if keeper is not None and keeper.alive:
+                keeper.after(0.001, lambda: keeper.extend(by.round, by.until_s))
+            return
+        self._relied = by.lease
+        if by.lease == self.lease and not self._lost:
+            self._move_t(self._acknowledged_s)
+
+    def _ask(self, asking: AskPeers) -> None:
+        """Ask all peers at once, and try a renewal; who is silent for a moment objects."""
+        self.renew_now()
+        silent = {peer.node_id for peer in asking.peers}
+        told: list[str] = []
+
+        def tell(objection: str) -> None:
+            if not told:
+                told.append(objection)
+                self.enqueue(Answered(asking.sent_at_s, objection))
+
+        def answered(peer: Peer, answer: Answer) -> None:
+            silent.discard(peer.node_id)
+            if not answer.yes:
+                tell(f"{peer.node_id} {answer.reason}")
+            elif not silent:
+                tell("")
+
+        if not silent:
+            tell("")
+        for peer in asking.peers:
+            self.world.ask_peer(
+                self.agent, peer, asking.question, lambda said, peer=peer: answered(peer, said)
+            )  # type: ignore[misc]
+        self.agent.after(ANSWER_WITHIN_S, lambda: tell(f"{sorted(silent)} silent"))
+
+    def asked(self, question: Question, incarnation: str) -> Answer:
+        """Another agent asks for a promise."""
+        self.renew_now()
+        for machine in self.machines:
+            if isinstance(machine, Tolerance):
+                return machine.answer(question, incarnation, self.clock_s(), self.contact)
+        return Answer(yes=False, reason="has no life")
 
     def keeper_lost(self, keeper: Keeper) -> None:
         """A start that the dead keeper never read ends too."""

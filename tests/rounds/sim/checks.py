@@ -59,6 +59,7 @@ class SealedRound:
     seats: tuple[Seat, ...]
     spares: tuple[Spare, ...]
     ended_s: float | None = None
+    absent: frozenset[str] = frozenset()
     reports: dict[str, tuple[float, Fault]] = field(default_factory=dict)
 
     @property
@@ -117,7 +118,7 @@ class Checks:
         if kind == "rounds" and len(parts) > 2:
             self._round_key(attempt, int(parts[1]), parts[2:], change)
         elif kind == "interrupt":
-            if isinstance(change, Deleted) or change.version != 1:
+            if isinstance(change, KeyValue) and change.version != 1:  # those of long ago are deleted
                 self.fail(f"the interrupt of round {parts[1]} was written twice")
         elif isinstance(change, Deleted):
             if kind in ("job", "outcome", "round"):
@@ -154,7 +155,14 @@ class Checks:
         if old is not None and new.number not in (old.number, old.number + 1):
             self.fail(f"round went from {old.number} to {new.number}")
         if old is not None and new.number == old.number + 1 and (attempt, old.number) in self.sealed:
-            self.sealed[attempt, old.number].ended_s = self._world.timeline.now_s
+            ended = self.sealed[attempt, old.number]
+            ended.ended_s = self._world.timeline.now_s
+            registered = b" ".join(
+                held.value for key, held in self._world.store.keys.items() if "/nodes/" in key
+            ).decode()
+            ended.absent = frozenset(
+                seat.incarnation for seat in ended.seats if f'"{seat.incarnation}"' not in registered
+            )
         if new.phase is Phase.RUNNING:
             self._runs(attempt, new)
 
@@ -378,8 +386,8 @@ class Checks:
             if end is None or end.kind in (None, FaultKind.CONNECTION_LOST) or end.by is EndedBy.US:
                 continue
             at = (self.attempt_of[id(rank)], rank.assignment.round)
-            if at not in ended:
-                continue
+            if at not in ended or rank.incarnation in self.sealed[at].absent:
+                continue  # it was given up, and the round judged without it
             report = self.sealed[at].reports.get(rank.node_id)
             told = report is not None and any(one.rank == rank.number for one in report[1].ends)
             survived = any(

@@ -22,6 +22,7 @@ class Host:
     rate: float = 1.0
     offset_s: float = 0.0
     cut: bool = False
+    cut_from_peers: bool = False
     answers_lost: bool = False
     requests_lost: bool = False
     answer_delay_s: float = 0.0

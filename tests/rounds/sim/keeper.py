@@ -101,6 +101,7 @@ class Group:
     assignment: Assignment
     ranks: list[Rank] = field(default_factory=list)
     told: bool = False
+    promised_s: float = float("-inf")
 
     @property
     def alive(self) -> list[Rank]:
@@ -131,6 +132,7 @@ class Keeper(Process):
         self.generation = generation
         self.good_until_s = float("-inf")
         self.past_deadline_s = 0.0
+        self.extends_all = False
         self.groups: dict[int, Group] = {}
         self._tell = tell
         self._began = began
@@ -145,10 +147,27 @@ class Keeper(Process):
 
     def renew(self, good_until_s: float) -> None:
         """Ranks may start and run until then (this host's clock)."""
-        self.good_until_s = good_until_s
+        self.good_until_s = max(good_until_s, self.good_until_s)
+        self._set_timer()
+
+    def extend(self, number: int, until_s: float) -> None:
+        """The ranks of this round may run until then, by the promise of all; others may not start by it."""
+        group = self.groups.get(number)
+        if self.extends_all:
+            self.good_until_s = max(until_s, self.good_until_s)
+        elif group is not None:
+            group.promised_s = max(until_s, group.promised_s)
+        self._set_timer()
+
+    def until_s(self, group: Group) -> float:
+        """T of these ranks."""
+        return max(self.good_until_s, group.promised_s) + self.past_deadline_s
+
+    def _set_timer(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-        self._deadline = self.at_clock(min(good_until_s + self.past_deadline_s, FOREVER_S), self._fence)
+        due_s = [self.until_s(group) for group in self.groups.values() if group.alive]
+        self._deadline = self.at_clock(min(due_s, default=FOREVER_S), self._fence) if due_s else None
 
     def start(self, assignment: Assignment, generation: int) -> None:
         """Start the ranks, unless the order is for another keeper or comes at or after the deadline."""
@@ -174,6 +193,7 @@ class Keeper(Process):
             )
             group.ranks.append(rank)
             self._began(rank)
+        self._set_timer()
 
     def stop(self, number: int, *, grace: bool) -> None:
         group = self.groups.get(number)
@@ -197,7 +217,8 @@ class Keeper(Process):
 
     def _fence(self) -> None:
         for group in self.groups.values():
-            self._kill(group, FaultKind.FENCED, grace=False)
+            if self.until_s(group) <= self.host.clock_s() + 1e-6:
+                self._kill(group, FaultKind.FENCED, grace=False)
 
     def _kill(self, group: Group, why: FaultKind, *, grace: bool) -> None:
         for rank in group.alive:

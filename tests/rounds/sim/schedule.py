@@ -47,6 +47,10 @@ KINDS = (
     "slow_kills",
     "freeze_host",
     "crash_all",
+    "cut_all",
+    "cut_peers",
+    "isolate",
+    "revoke_all",
 )
 
 ASKS = "ask "
@@ -56,7 +60,7 @@ ASKS = "ask "
 def apply(world: World, fault: Fault) -> None:
     """Let the fault happen now."""
     slot, arg = fault.slot % world.setup.agents, fault.arg
-    doing: dict[str, Callable[[], None]] = {
+    doing: dict[str, Callable[[], object]] = {
         "crash": lambda: _crash(world, slot, arg),
         "crash_before": lambda: world.fail_points.update({(slot, int(arg)): ("crash", 1.0 + arg % 7)}),
         "freeze_before": lambda: world.fail_points.update({(slot, int(arg)): ("freeze", 3.0 + arg % 17)}),
@@ -78,6 +82,10 @@ def apply(world: World, fault: Fault) -> None:
         "slow_kills": lambda: setattr(world, "slow_kills", True),
         "freeze_host": lambda: world.freeze_host(slot, arg),
         "crash_all": lambda: _crash_all(world, arg),
+        "cut_all": lambda: [world.cut(each, arg) for each in range(world.setup.agents)],
+        "cut_peers": lambda: world.cut_peers(slot, arg),
+        "isolate": lambda: (world.cut(slot, arg), world.cut_peers(slot, arg)),
+        "revoke_all": world.revoke_all,
     }
     if fault.what.startswith(ASKS):
         world.ask(Verb(fault.what.removeprefix(ASKS)), slot)

@@ -33,6 +33,8 @@ from nvrx_async.rounds.effects import Effect, Machine, Notice, Registered
 from nvrx_async.rounds.events import Event, Proof, Proven
 from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.member import Member
+from nvrx_async.rounds.promises import Answer, Peer, Question
+from nvrx_async.rounds.tolerance import Tolerance
 
 RENDEZVOUS_S = 15.0
 """Ranks that wait so long for the others of their world give up."""
@@ -66,10 +68,14 @@ def real_machines(life: Life) -> tuple[Machine, ...]:
         started_s=life.clock_s(),
         launch_id=agent.launch_id,
         attempt=agent.attempt,
+        probe=f"{agent.host.name}:{agent.pid}",
     )
+    spec, book = agent.world.setup.spec, agent.book
+    member = Member(me, spec, life.mirror, book)
     return (
-        Member(me, agent.world.setup.spec, life.mirror),
-        Coordinator(me, agent.world.setup.spec, life.mirror),
+        member,
+        Coordinator(me, spec, life.mirror, book),
+        Tolerance(spec, life.mirror, member, book),
     )
 
 
@@ -96,6 +102,7 @@ class Setup:
     asks: bool = True
     slow_network: float = 0.03
     past_deadline_s: float = 0.0
+    relies_on_the_registered_lease: bool = True
     credits_late_answers: bool = False
     machines: Callable[[Life], tuple[Machine, ...]] = real_machines
 
@@ -283,9 +290,11 @@ class World:
             def thaw() -> None:
                 self.tell(self.agents.get(slot), "WHOLE HOST THAWS")
                 for agent in self.everyone:
-                    if agent.host is host and agent.keeper and agent.keeper.good_until_s <= host.clock_s():
-                        for rank in agent.ranks:
-                            rank.ghost = True
+                    groups = agent.keeper.groups.values() if agent.host is host and agent.keeper else ()
+                    for group in groups:
+                        if agent.keeper is not None and agent.keeper.until_s(group) <= host.clock_s():
+                            for rank in group.alive:
+                                rank.ghost = True
                 host.thaw()
                 self._reconnect()
 
@@ -303,6 +312,20 @@ class World:
                 self._reconnect()
 
             self.timeline.after(for_s, heal)
+
+    def cut_peers(self, slot: int, for_s: float) -> None:
+        """No question reaches this host's agents, and none of theirs anybody."""
+        host = self.hosts[slot]
+        self.tell(self.agents.get(slot), f"CUT from its peers for {for_s:g} s")
+        host.cut_from_peers = True
+        self.timeline.after(for_s, lambda: setattr(host, "cut_from_peers", False))
+
+    def revoke_all(self) -> None:
+        """A stuck old leader of the store wakes and ends all leases early (etcd #15247)."""
+        if self.store.up:
+            self.tell(None, "ALL LEASES ARE REVOKED")
+            for lease in list(self.store.leases):
+                self.store.revoke(lease)
 
     def lose_answers(self, slot: int, for_s: float) -> None:
         """Requests reach the store, answers and watch events do not come back."""
@@ -446,6 +469,34 @@ class World:
             life.agent.after(0.05, lambda: self.prove_dead(life, node, answer))
             return
         life.agent.after(0.005, lambda: answer(Proven(node.incarnation, Proof.DEAD, "dead and swept")))
+
+    def ask_peer(
+        self, asker: Agent, peer: Peer, question: Question, answer: Callable[[Answer], None]
+    ) -> None:
+        """Bring a question to a peer's probe port, and the answer back; silence where there is no way."""
+
+        def open_way(one: Host, other: Host) -> bool:
+            cut = one.cut_from_peers or other.cut_from_peers
+            return one is other or not cut
+
+        def arrive() -> None:
+            for asked in self.agents.values():
+                if asked.life_is(peer.incarnation) and asked.alive and open_way(asker.host, asked.host):
+                    asked.run(lambda asked=asked: serve(asked))  # type: ignore[misc]
+
+        def serve(asked: Agent) -> None:
+            if asked.life is None:
+                return
+            said = asked.life.asked(question, peer.incarnation)
+            self.tell(asked, f"{'PROMISES' if said.yes else 'refuses'} {question.node_id}: {said.reason}")
+
+            def back() -> None:
+                if open_way(asker.host, asked.host):
+                    asker.run(lambda: answer(said))
+
+            self.timeline.after(self.timeline.latency_s(), back)
+
+        self.timeline.after(self.timeline.latency_s(), arrive)
 
     def noticed(self, agent: Agent, notice: Notice) -> None:
         if isinstance(notice, Registered):

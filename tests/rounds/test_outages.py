@@ -1,0 +1,165 @@
+"""Ranks past T, in the model: a common outage leaves training alone, a partition stops the cut-off side first.
+
+As in `test_holes`, each rule is also taken away, so that the schedule is known to need it.
+"""
+
+from __future__ import annotations
+
+import pytest
+from rounds.sim.checks import Violation
+from rounds.sim.directed import RULE, leader, ranks, running, slot_of, to_the_end
+from rounds.sim.world import Setup, World
+
+from nvrx_async.rounds import promises, tolerance
+from nvrx_async.rounds.coordinator import Coordinator
+from nvrx_async.rounds.promises import Book
+
+LONG = Setup(agents=3, work_s=60.0).with_spec(max_nodes=3, outage_limit_s=30.0)
+WITH_SPARE = Setup(agents=3, late_s=(0.0, 0.1, 1.0), work_s=60.0).with_spec(outage_limit_s=30.0)
+
+
+def rounds_of(world: World) -> int:
+    return len([number for attempt, number in world.checks.sealed if attempt == 0])
+
+
+@pytest.mark.parametrize("how", ["outage", "cut_all"])
+@pytest.mark.parametrize("seed", range(4))
+def test_no_rank_notices_a_common_outage(how: str, seed: int) -> None:
+    """etcd itself is away and gives every lease its TTL again; or the way to it is, and all leases end there."""
+    world = running(LONG, seed)
+    world.run(3.0)
+    if how == "outage":
+        world.outage(20.0)
+    else:
+        for slot in range(3):
+            world.cut(slot, 20.0)
+    to_the_end(world)
+    assert rounds_of(world) == 1
+    assert world.checks.outcomes[0].success
+
+
+def test_ranks_stop_at_the_limit() -> None:
+    world = running(LONG, 1)
+    world.run(3.0)
+    world.outage(50.0)
+    world.run(28.0)
+    assert all(rank.alive for rank in world.checks.ranks)
+    world.run(8.0)
+    assert not any(rank.alive for rank in world.checks.ranks)
+    to_the_end(world)
+    assert world.checks.outcomes[0].success
+
+
+@pytest.mark.parametrize("from_peers", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_node_that_is_cut_off_alone_stops_before_another_takes_its_place(
+    *, from_peers: bool, seed: int
+) -> None:
+    """The checks fail the test if a rank of the next round starts while one of the last lives."""
+    world = running(WITH_SPARE, seed)
+    world.run(3.0)
+    victim = slot_of(world, 1)
+    world.cut(victim, 40.0)
+    if from_peers:
+        world.cut_peers(victim, 40.0)
+    assert world.run_until(lambda: (0, 1) in world.checks.sealed, 25)
+    to_the_end(world)
+    assert world.checks.outcomes[0].success
+
+
+@RULE
+def test_a_promise_keeps_the_coordinator_from_giving_ranks_away(
+    *, rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A is cut from etcd alone and asks before T: its ranks live until T + 3 s, past the end of its lease."""
+    if not rule:
+        monkeypatch.setattr(Book, "outstanding", {})
+    broken = 0
+    for seed in range(6):
+        world = running(WITH_SPARE, seed)
+        world.run(3.0)
+        world.slow_kills = True
+        victim = next(slot for slot in (slot_of(world, 0), slot_of(world, 1)) if slot != leader(world))
+        for rank in ranks(world, 0):
+            rank.deaf = True
+        world.cut(victim, 40.0)
+        try:
+            to_the_end(world)
+        except Violation:
+            broken += 1
+    assert (broken == 0) is rule
+
+
+@RULE
+def test_h12_a_lease_that_is_formally_good_refuses_nobody_before_t(
+    *, rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A common outage; at A's T, B's last renewal is younger. "My lease is good" would kill A."""
+    if not rule:
+        monkeypatch.setattr(tolerance, "shares_outage", lambda _question, contact, *_: contact.lost or None)
+    ended = 0
+    for seed in range(4):
+        world = running(LONG, seed)
+        world.run(2.0 + 0.4 * seed)
+        world.outage(20.0)
+        to_the_end(world)
+        ended += rounds_of(world) > 1
+    assert (ended == 0) is rule
+
+
+@RULE
+def test_h13_a_spare_that_died_before_the_outage_is_not_asked(
+    *, rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its silence would end the tolerance of all."""
+    if not rule:
+        monkeypatch.setattr(Coordinator, "_strike", lambda *_: None)
+    world = running(WITH_SPARE, 3)
+    world.run(3.0)
+    world.end_rank(slot_of(world, 0), "exit")  # a spare that waits when a world is sealed is recorded in it
+    assert world.run_until(lambda: len(ranks(world, 1)) == 4, 30)
+    (recorded,) = world.checks.sealed[0, 1].spares
+    world.run(3.0)
+    world.crash(next(slot for slot, agent in world.agents.items() if agent.life_is(recorded.incarnation)))
+    world.run(15.0)
+    world.outage(15.0)
+    world.run(16.0)
+    assert all(rank.alive for rank in ranks(world, 1)) is rule
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_h15_leases_that_are_all_revoked_early_cost_nothing(seed: int) -> None:
+    """What a stuck old leader of an older etcd does: T of all is still ahead, and nobody may think otherwise."""
+    world = running(LONG, seed)
+    world.run(3.0)
+    world.revoke_all()
+    to_the_end(world)
+    assert rounds_of(world) == 1
+
+
+@RULE
+def test_t_by_promises_is_for_the_round_that_was_promised(*, rule: bool) -> None:
+    """The keeper keeps promises apart by round."""
+    world = running(LONG, 2)
+    keeper = world.agents[0].keeper
+    assert keeper is not None
+    keeper.extends_all = not rule
+    before_s = keeper.good_until_s
+    keeper.extend(0, before_s + 100.0)
+    assert keeper.until_s(keeper.groups[0]) == before_s + 100.0
+    assert (keeper.good_until_s == before_s) is rule
+
+
+def test_a_promise_lasts_longer_than_what_is_made_of_it() -> None:
+    spec, book = LONG.spec, Book()
+    book.promise("a", 100.0, spec)
+    assert promises.lasts_until_s(100.0) + spec.kill_time_s < book.outstanding["a"]
+
+
+def test_who_was_given_up_gets_no_promise() -> None:
+    book = Book()
+    book.give_up(3, frozenset({"a"}))
+    assert book.gave_up("a", 3)
+    assert book.gave_up("a", 2)
+    assert not book.gave_up("a", 4)
+    assert not book.gave_up("b", 3)
