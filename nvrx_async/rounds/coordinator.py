@@ -156,11 +156,13 @@ class Coordinator:
     # What is known ------------------------------------------------------------------------------------
 
     def observe(self, event: Event, now: Now) -> None:
-        """Note an event."""
+        """Note an event; late news of a candidacy that went with an earlier lease changes nothing."""
         del now
         match event:
-            case Elected(key=key, create_revision=create_revision):
-                self._office = Office(AttemptKeys.holding(key), key, create_revision, self._mirror)
+            case Elected(key=key, create_revision=at) if (
+                self._office is None or at > self._office.create_revision
+            ):
+                self._office = Office(AttemptKeys.holding(key), key, at, self._mirror)
                 self._missing, self._missing_for = Missing(), ()
             case Deposed(key=key) if self._office is not None and self._office.key == key:
                 self._office = None  # a commit under way still is

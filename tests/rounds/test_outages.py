@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import pytest
 from rounds.sim.checks import Violation
-from rounds.sim.directed import RULE, leader, ranks, running, slot_of, to_the_end
+from rounds.sim.directed import KEYS, RULE, leader, ranks, running, slot_of, to_the_end
 from rounds.sim.world import Setup, World
+from rounds_kit import identity
 
 from nvrx_async.rounds import promises, tolerance
 from nvrx_async.rounds.coordinator import Coordinator
+from nvrx_async.rounds.events import Deposed, Elected, Now
+from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.promises import Book
 
 LONG = Setup(agents=3, work_s=60.0).with_spec(max_nodes=3, outage_limit_s=30.0)
@@ -163,3 +166,13 @@ def test_who_was_given_up_gets_no_promise() -> None:
     assert book.gave_up("a", 2)
     assert not book.gave_up("a", 4)
     assert not book.gave_up("b", 3)
+
+
+def test_late_news_of_an_old_candidacy_deposes_nobody() -> None:
+    """A campaign of the lease before says "elected" late, after this agent was elected on its new lease."""
+    coordinator = Coordinator(identity(), LONG.spec, Mirror())
+    now = Now(0.0, "")
+    for key, revision in ((KEYS.election(0xB), 12), (KEYS.election(0xA), 4)):
+        coordinator.observe(Elected(key, revision), now)
+    coordinator.observe(Deposed(KEYS.election(0xA)), now)
+    assert coordinator.decide(now).reason != "another agent leads"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nvrx_async.etcd.types import Delete, Empty, ModifiedAt, Txn
 from nvrx_async.job.keys import AttemptKeys, current, job_scope
-from nvrx_async.job.status import JobStatus
+from nvrx_async.job.status import JobState, JobStatus
 from nvrx_async.job.times import parsed
 from nvrx_launcher.ctl import look
 from nvrx_launcher.ctl.place import EtcdOptions, connected, places
@@ -17,13 +17,17 @@ if TYPE_CHECKING:
     from nvrx_async.etcd import EtcdClient
 
 
-async def gc(options: EtcdOptions, screen: Screen, *, before: datetime, sure: bool) -> int:
-    """List jobs that ended before a moment; with `sure` delete their keys."""
+async def gc(options: EtcdOptions, screen: Screen, *, before: datetime, sure: bool, abandoned: bool) -> int:
+    """List jobs that ended before a moment; with `sure` delete their keys.
+
+    A job without an outcome, of which nobody is registered, may only have lost its etcd for a while and train on:
+    it is looked at only where `abandoned` says that the person knows better.
+    """
     lines = []
     for place in await places(options):
         async with connected(options, place.endpoints) as client:
             for job in await look.summaries(client):
-                if not _is_old(job, before):
+                if not _is_old(job, before, abandoned=abandoned):
                     continue
                 gone = sure and await _remove(client, job)
                 what = "removed" if gone else "kept, it was started again" if sure else "would be removed"
@@ -34,9 +38,10 @@ async def gc(options: EtcdOptions, screen: Screen, *, before: datetime, sure: bo
     return 0
 
 
-def _is_old(job: JobStatus, before: datetime) -> bool:
+def _is_old(job: JobStatus, before: datetime, *, abandoned: bool) -> bool:
     since = parsed(job.since_utc)
-    return job.state.is_over and since is not None and since < before
+    over = job.outcome is not None or (abandoned and job.state is JobState.ABANDONED)
+    return over and since is not None and since < before
 
 
 async def _remove(client: EtcdClient, job: JobStatus) -> bool:

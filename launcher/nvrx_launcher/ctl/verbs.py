@@ -315,12 +315,15 @@ def doctor(mount: str, **given: Any) -> None:
 @nvrx.command()
 @click.option("--older-than", type=Moment(), default="7d", help="Jobs that ended before: 7d, 12h.")
 @click.option("--yes", is_flag=True, help="Remove them; without it they are listed only.")
+@click.option(
+    "--abandoned", is_flag=True, help="Also jobs without an outcome whose agents are gone for certain."
+)
 @etcd_options
-def gc(older_than: datetime, *, yes: bool, **given: Any) -> None:
+def gc(older_than: datetime, *, yes: bool, abandoned: bool, **given: Any) -> None:
     """List jobs that ended long ago, and remove them from etcd."""
     from nvrx_launcher.ctl.gc import gc as collect  # noqa: PLC0415 - heavy
 
-    run(collect, etcd_from(given), screen_from(given), before=older_than, sure=yes)
+    run(collect, etcd_from(given), screen_from(given), before=older_than, sure=yes, abandoned=abandoned)
 
 
 @nvrx.command()
