@@ -35,7 +35,6 @@ from nvrx_async.job.records import (
 )
 from nvrx_async.job.round_record import round_as_extra
 from nvrx_async.job.trace import opened
-from nvrx_async.job.where import where
 from nvrx_async.rounds import commands, policy
 from nvrx_async.rounds.effects import Campaign, Commit, Decision, Effect, Notify, Waiting
 from nvrx_async.rounds.events import Committed, Deposed, Elected, Event, LeaseGranted, Now, Refused
@@ -53,7 +52,7 @@ from nvrx_async.rounds.promises import Book
 from nvrx_async.rounds.root import find_root
 from nvrx_async.rounds.seal import Forming, Sealed, Wait, seal, unclear
 from nvrx_async.rounds.seating import keeps_seats
-from nvrx_async.rounds.sentences import node_fault
+from nvrx_async.rounds.sentences import seat_lost
 from nvrx_async.rounds.stop_state import next_stop, stop_in, within_s
 from nvrx_async.rounds.world import World, finished, joined, last_world, registered_nodes, reports, seal_of
 
@@ -453,7 +452,7 @@ class Coordinator:
         return f"round {number} is over: {stop.reason}"
 
     def _interrupt_lost(self, case: _Case, seat: Seat) -> str:
-        reason = node_fault(FaultKind.NODE_LOST, where(seat.node_id, seat.host), "its lease ended")
+        reason = seat_lost(seat)
         interrupt = Interrupt(self._me.node_id, FaultKind.NODE_LOST, seat.node_id, reason, case.now.utc)
         self._commit("interrupt", case.office.interrupt(seat.node_id, interrupt, case.round.number))
         return reason

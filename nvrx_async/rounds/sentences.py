@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from nvrx_async.faults import signal_name
-from nvrx_async.job.records import EndedBy, FaultKind, RankEnd
+from nvrx_async.job.records import EndedBy, FaultKind, RankEnd, Seat
+from nvrx_async.job.where import where
 
 
 def rank_ended(end: RankEnd) -> str:
@@ -33,6 +34,11 @@ def node_fault(kind: FaultKind, node: str, detail: str) -> str:
     }
     head = heads.get(kind, f"node {node} reported {kind.value.replace('_', ' ')}")
     return f"{head}: {detail}" if detail else head
+
+
+def seat_lost(seat: Seat) -> str:
+    """That a node of the world is gone."""
+    return node_fault(FaultKind.NODE_LOST, where(seat.node_id, seat.host), "its lease ended")
 
 
 def first_line(text: str) -> str:
