@@ -17,7 +17,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 CODE := $(wildcard nvrx_async launcher telemetry tests examples benchmarks)
 BENCHMARKS := $(sort $(wildcard benchmarks/[a-z]*.py))
 
-.PHONY: help setup etcd demo test unit soak repeat repeat-hangs repeat-nodes soak-hangs laws lint format bench docs clean
+.PHONY: help setup etcd demo test unit soak chaos repeat repeat-hangs repeat-nodes soak-hangs laws lint format bench docs clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -54,6 +54,9 @@ unit: $(READY) ## tests that start no whole job
 
 soak: $(READY) etcd ## the long runs (many more examples, repeated crashes)
 	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
+
+chaos: $(READY) etcd ## a random fault every few seconds for ten minutes, as root (CHAOS_SEED=7 CHAOS_SECONDS=600)
+	@$(BIN)/python tests/e2e/chaos.py --seconds $(or $(CHAOS_SECONDS),600) $(if $(CHAOS_SEED),--seed $(CHAOS_SEED))
 
 repeat: $(READY) etcd ## kill ranks again and again, count what survives (REPEAT_ARGS='--plain 50 --training 10')
 	@$(BIN)/python tests/e2e/repeat.py $(REPEAT_ARGS)

@@ -40,6 +40,7 @@ from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.promises import Book
 from nvrx_async.rounds.tolerance import Tolerance
 from nvrx_launcher.addresses import interface_address, unreachable
+from nvrx_launcher.agent_inject import FailPoints, orders
 from nvrx_launcher.clock import boottime_s, now
 from nvrx_launcher.config import LaunchConfig, NodeConfig
 from nvrx_launcher.console import Console
@@ -133,6 +134,7 @@ class _Agent:
         )
         self._tracing.attend(self._watch)
         self._countdown = Countdown(self._say)
+        self._points = FailPoints(orders(environment), self._explain)
         self._early = EarlyExit(config.workers.early_exit_limit_s, self._warn)
         crew = WarmCrew(
             config.workers,
@@ -303,17 +305,19 @@ class _Agent:
             interpreter = Interpreter(
                 (
                     *self._tracing.life(me, mirror),
-                    member,
-                    Coordinator(me, spec, mirror, book, agree_s=self._config.workers.stop_timeout_s),
-                    tolerance,
+                    *self._points.machines(
+                        member,
+                        Coordinator(me, spec, mirror, book, agree_s=self._config.workers.stop_timeout_s),
+                        tolerance,
+                    ),
                 ),
                 mirror,
-                self._tracing.store(EtcdStore(etcd.client, feed)),
-                self._tracing.ranks(self._ranks),
+                self._points.store(self._tracing.store(EtcdStore(etcd.client, feed))),
+                self._points.ranks(self._tracing.ranks(self._ranks)),
                 now,
                 self._notify,
                 self._explain,
-                peers=tenure,
+                peers=self._points.peers(tenure),
             )
             self._interpreter = interpreter
             self._tenure = tenure

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from nvrx_async.ranklink.client import Link
     from nvrx_async.ranklink.page import Page
 
+AGENTS = "agent:"
+"""Begins a fault of the agent itself, which no rank commits."""
 _FOREVER_S = 1e6
 
 
@@ -53,7 +55,8 @@ def orders(text: str, world_size: int) -> list[Fault]:
     Raises:
         OrderError: an unknown kind or setting.
     """
-    return [_order(one.split(), world_size) for one in text.split(";") if one.strip()]
+    ours = [one for one in text.split(";") if one.strip() and not one.strip().startswith(AGENTS)]
+    return [_order(one.split(), world_size) for one in ours]
 
 
 def _order(words: list[str], world_size: int) -> Fault:

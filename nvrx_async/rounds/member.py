@@ -14,7 +14,6 @@ from nvrx_async.job.keys import current
 from nvrx_async.job.records import (
     Assignment,
     Current,
-    Fault,
     FaultKind,
     Interrupt,
     JobSpec,
@@ -26,6 +25,7 @@ from nvrx_async.job.records import (
     Stop,
 )
 from nvrx_async.rounds import telling
+from nvrx_async.rounds.closing import last_outcome
 from nvrx_async.rounds.effects import (
     Commit,
     Decision,
@@ -363,24 +363,9 @@ class Member:
         joining = self._join_of(now, number + 1, registered)
         if joining is None and not self._unfit and self._leave is None:
             return f"waiting for a port, or for a renewal, to join round {number + 1}"
-        kind = FaultKind.NODE_LEFT if self._leave else FaultKind.KEEPER_LOST if ranks.keeper_lost else None
-        extra, unfit = ranks.as_extra(now), self._unfit
-        report = Fault(
-            node.node_id,
-            node.incarnation,
-            node.host,
-            ranks.ends,
-            kind,
-            unfit=unfit,
-            join=joining,
-            extra=extra,
-        )
+        report = ranks.report(node, now, joining, leaves=self._leave is not None, unfit=self._unfit)
         if ranks.unkillable:
-            unkillable = ", ".join(map(str, ranks.unkillable))
-            self._tell_once(
-                ("unfit",),
-                Waiting(f"a process of local rank {unkillable} outlives SIGKILL: this node joins no more"),
-            )
+            self._tell_once(*telling.unfit(ranks.unkillable))
         joins = number + 1 if joining else -1
         self._commit("report", registered.report(number, report), number, joins=joins)
         return f"reporting on round {number}"
@@ -533,14 +518,7 @@ class Member:
             return self._finish(code, f"{reason}; others stay in it")
         if self._asked_last or self._in_flight is not None:
             return "leaving: reading how the job ended"
-        outcome = Outcome(
-            success=False,
-            exit_code=code,
-            reason=reason,
-            round=now_round.number,
-            decided_utc=now.utc,
-            launch_id=self._me.launch_id,
-        )
+        outcome = last_outcome(now_round, code, reason, now, self._me.launch_id)
         self._commit("last", registered.last_word(outcome))
         self._asked_last = True
         return "leaving: writing the outcome if nobody stays"

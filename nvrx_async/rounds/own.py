@@ -6,7 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nvrx_async.job.records import IMPORTS, LIMITS, MARKS, PROGRESS, Assignment, FaultKind, Mark, RankEnd
+from nvrx_async.job.records import (
+    IMPORTS,
+    LIMITS,
+    MARKS,
+    PROGRESS,
+    Assignment,
+    Fault,
+    FaultKind,
+    Join,
+    Mark,
+    Node,
+    RankEnd,
+)
 from nvrx_async.job.times import earlier
 from nvrx_async.job.where import where
 from nvrx_async.rounds.events import Now, RankEnded, RankHung, RanksGone
@@ -92,6 +104,20 @@ class OwnRanks:
         moments = {f"{what.value}_utc": earlier(now.utc, now.s - at_s) for what, at_s in marks.items()}
         taught: dict[str, Any] = {LIMITS: self.learned, IMPORTS: self.imports, PROGRESS: self.progress}
         return {**{key: value for key, value in taught.items() if value}, MARKS: moments}
+
+    def report(self, node: Node, now: Now, join: Join | None, *, leaves: bool, unfit: bool) -> Fault:
+        """The final report on these ranks. `join` joins the next round; `unfit`: the node can join none."""
+        kind = FaultKind.NODE_LEFT if leaves else FaultKind.KEEPER_LOST if self.keeper_lost else None
+        return Fault(
+            node.node_id,
+            node.incarnation,
+            node.host,
+            self.ends,
+            kind,
+            unfit=unfit,
+            join=join,
+            extra=self.as_extra(now),
+        )
 
     def _note_end(self, end: RankEnd) -> None:
         """A rank ended. Told again, or after all are gone, it says nothing new."""

@@ -64,6 +64,8 @@ def verdict(ledger: Ledger, root: Root, spec: JobSpec, facts: Facts) -> Verdict:
     if _is_non_retryable(root):
         told = "the script says that no retry helps (NonRetryable)"
         return Verdict(Level.STOP, told, noted, EXIT_DO_NOT_REQUEUE)
+    if advanced:  # the same error further on is another failure of a program that gets on
+        noted = replace(noted, last_fingerprint=None)
     decided = next_level(noted, root, spec, nothing_ready=facts.nothing_ready)
     if decided.level is not Level.IN_JOB or root.kind is FaultKind.ASKED:
         return decided

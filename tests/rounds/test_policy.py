@@ -66,6 +66,11 @@ def test_the_same_deterministic_error_twice_is_not_to_be_requeued():
     assert [one.exit_code for one in rounds(policy(), *told)] == [None, 93]
 
 
+def test_the_same_error_further_on_is_another_failure():
+    told = [(root(K.EXCEPTION, fingerprint="f"), Facts(0, step=step)) for step in (10, 25, 26, 26)]
+    assert [one.exit_code for one in rounds(policy(progress_limit=0), *told)] == [None, None, None, 93]
+
+
 @pytest.mark.parametrize(
     ("ran_s", "decided"), [(1.0, 4), (400.0, 10), (299.0, 4)], ids=["at once", "seldom", "just too often"]
 )
