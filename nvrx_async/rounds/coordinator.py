@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from nvrx_async.etcd.types import Scope, Txn
 from nvrx_async.job.keys import AttemptKeys, current
@@ -19,10 +19,8 @@ from nvrx_async.job.records import (
     FaultKind,
     Interrupt,
     JobSpec,
-    Ledger,
     Level,
     Node,
-    Outcome,
     Phase,
     Purpose,
     Root,
@@ -33,13 +31,13 @@ from nvrx_async.job.records import (
     StopVote,
     Struck,
 )
-from nvrx_async.job.round_record import round_as_extra
 from nvrx_async.job.trace import opened
-from nvrx_async.rounds import commands, policy
+from nvrx_async.rounds import commands
+from nvrx_async.rounds.closing import Case, asked_for, asked_root, end_of, outcome_of, root_of, verdict_on
 from nvrx_async.rounds.effects import Campaign, Commit, Decision, Effect, Notify, Waiting
 from nvrx_async.rounds.events import Committed, Deposed, Elected, Event, LeaseGranted, Now, Refused
 from nvrx_async.rounds.exclusions import BY_POLICY, exclusions
-from nvrx_async.rounds.fencing import SETTLE_S, Judge, fenced_at, given_up_at, is_present
+from nvrx_async.rounds.fencing import Judge, fenced_at, given_up_at, is_present
 from nvrx_async.rounds.growth import growth, waiting
 from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.ladder import Verdict
@@ -47,13 +45,12 @@ from nvrx_async.rounds.limits import with_agreed_limits
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.missing import Missing
 from nvrx_async.rounds.office import Office, runs_again
-from nvrx_async.rounds.policy import facts_of
+from nvrx_async.rounds.own_word import Speaker, recorded_agent_lives
 from nvrx_async.rounds.promises import Book
-from nvrx_async.rounds.root import find_root
 from nvrx_async.rounds.seal import Forming, Sealed, Wait, seal, unclear
 from nvrx_async.rounds.seating import keeps_seats
-from nvrx_async.rounds.sentences import node_fault
-from nvrx_async.rounds.stop_state import next_stop, stop_in, within_s
+from nvrx_async.rounds.sentences import seat_lost
+from nvrx_async.rounds.stop_state import next_stop, within_s
 from nvrx_async.rounds.world import World, finished, joined, last_world, registered_nodes, reports, seal_of
 
 FAILED = 1
@@ -63,25 +60,6 @@ IDLE = Decision((), None, "another agent leads")
 """What all agents but one decide, at every event."""
 AGREE_S = 15.0
 """How long ranks may take to end at an agreed step, unless the agent says otherwise."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """What one decision is made on: the round, this agent's office and its word, who is there, who was seated."""
-
-    now: Now
-    round: Round
-    office: Office
-    judge: Judge
-    nodes: dict[str, Node]
-    world: World
-    exclusions: dict[str, Exclusion]
-
-    @property
-    def stop(self) -> Stop | None:
-        """The agreed stop of the round, if there is one for more than an agent that leaves."""
-        stop = stop_in(self.round.extra)
-        return stop if stop is not None and stop.purpose is not Purpose.LEAVE else None
 
 
 class Coordinator:
@@ -227,44 +205,21 @@ class Coordinator:
         nodes, world = registered_nodes(self._mirror, keys), self._last_world(keys, now_round)
         self._note_missing(now, nodes, world, keys)
         judge = self._judge(now, nodes, world, keys)
-        if not judge.recorded and self._recorded_agent_lives(nodes, world):
+        if not judge.recorded and recorded_agent_lives(nodes, world):
             return self._resign(office)
         barred = exclusions(self._mirror, keys, now.utc)
-        case = _Case(now, now_round, office, judge, nodes, world, barred)
+        case = Case(now, now_round, office, judge, nodes, world, barred)
         return self._answer(case) or self._lead(case)
 
-    def _lead(self, case: _Case) -> str:
+    def _lead(self, case: Case) -> str:
         return self._form(case) if case.round.phase is Phase.FORMING else self._watch_over(case)
 
     def _judge(self, now: Now, nodes: Mapping[str, Node], world: World, keys: AttemptKeys) -> Judge:
         """What this coordinator's word counts: see `fencing`."""
-        if not world.seats:
-            return Judge(recorded=True, older_than_seal=True)
-        mine = nodes.get(self._me.node_id)
-        if mine is None or mine.incarnation != self._me.incarnation:  # it was given another id
-            mine = next((node for node in nodes.values() if node.incarnation == self._me.incarnation), None)
-        if mine is None:
-            return Judge(recorded=False, older_than_seal=False)
-        named = world.recorded.get(mine.node_id)
-        held = self._mirror.get(keys.node(mine.node_id))
-        if named == mine.incarnation:
-            older = held is not None and held.create_revision < world.sealed_at
-            return Judge(recorded=True, older_than_seal=older, promised_until_s=self._book.outstanding)
-        # A restarted agent takes its predecessor's seat once no promise the dead one gave can still count.
-        seat_at_s = self._me.started_s + SETTLE_S + self._spec.kill_time_s
-        if named is None or mine.succeeds != named:
-            return Judge(recorded=False, older_than_seal=False)
-        if now.s < seat_at_s:
-            self._wake(seat_at_s)
-        return Judge(
-            recorded=now.s >= seat_at_s, older_than_seal=False, promised_until_s=self._book.outstanding
-        )
-
-    def _recorded_agent_lives(self, nodes: Mapping[str, Node], world: World) -> bool:
-        return any(
-            node_id in nodes and nodes[node_id].incarnation == incarnation
-            for node_id, incarnation in world.recorded.items()
-        )
+        speaker = Speaker(self._me, self._spec, self._mirror)
+        judge, seat_at_s = speaker.judge(now, nodes, world, keys, self._book.outstanding)
+        self._wake(seat_at_s)
+        return judge
 
     def _resign(self, office: Office) -> str:
         """Stand behind all other candidates: a recorded one leads, since it knows what it promised."""
@@ -277,7 +232,7 @@ class Coordinator:
 
     # Commands -----------------------------------------------------------------------------------------
 
-    def _answer(self, case: _Case) -> str | None:
+    def _answer(self, case: Case) -> str | None:
         """Decide the oldest command of a person that has no answer; None if there is none."""
         keys, number = case.office.keys, case.round.number
         asked = commands.first_asked(self._mirror, keys.controls)
@@ -297,7 +252,7 @@ class Coordinator:
         self._commit("command", case.office.answer(case.round, held, answer))
         return f"{command.verb.value} by {command.by}: {answer.command.phase.value}, {answer.command.answer}"
 
-    def _waiting(self, case: _Case, barred: Mapping[str, Exclusion]) -> tuple[str, ...]:
+    def _waiting(self, case: Case, barred: Mapping[str, Exclusion]) -> tuple[str, ...]:
         """Who is ready for the next round and holds no seat."""
         number = case.round.number if case.round.phase is Phase.FORMING else case.round.number + 1
         joins = joined(self._mirror, case.office.keys, number)
@@ -305,12 +260,12 @@ class Coordinator:
 
     # Forming ------------------------------------------------------------------------------------------
 
-    def _form(self, case: _Case) -> str:
+    def _form(self, case: Case) -> str:
         number, now_s = case.round.number, case.now.s
         self._forming_since_s = {number: self._forming_since_s.get(number, now_s)}
         forming = self._forming(case, number, self._forming_since_s[number])
-        if case.stop is not None and case.stop.purpose is Purpose.FINISH:
-            return self._stop(case, forming, _asked_for(case.stop))
+        if case.finishes is not None:
+            return self._stop(case, forming, asked_for(case.finishes))
         result = seal(now_s, forming, case.judge, self._spec)
         if isinstance(result, Sealed):
             return self._seal(case, result)
@@ -320,7 +275,7 @@ class Coordinator:
         self._wait(result, f"round {number}: {result.reason}" if forming.joins else self._told)
         return result.reason
 
-    def _forming(self, case: _Case, number: int, since_s: float) -> Forming:
+    def _forming(self, case: Case, number: int, since_s: float) -> Forming:
         keys, before = case.office.keys, number - 1
         return Forming(
             number=number,
@@ -338,7 +293,7 @@ class Coordinator:
             excluded=case.exclusions,
         )
 
-    def _seal(self, case: _Case, sealed: Sealed) -> str:
+    def _seal(self, case: Case, sealed: Sealed) -> str:
         there, wanted = len(sealed.spares), self._spec.policy.spares
         if there < wanted:
             self._tell(
@@ -356,7 +311,7 @@ class Coordinator:
         self._commit("seal", *case.office.seal(case.round, sealed, token, case.now.utc))
         return f"sealing round {case.round.number}: {sealed.reason}"
 
-    def _give_up(self, case: _Case, wait: Wait) -> str:
+    def _give_up(self, case: Case, wait: Wait) -> str:
         never = case.round.number == 0
         reason = f"{wait.reason} within {self._spec.join_timeout_s:g} s"
         reason = f"never started: {reason}" if never else f"too few nodes to go on: {reason}"
@@ -364,7 +319,7 @@ class Coordinator:
 
     # Running ------------------------------------------------------------------------------------------
 
-    def _watch_over(self, case: _Case) -> str:
+    def _watch_over(self, case: Case) -> str:
         keys, number, seats = case.office.keys, case.round.number, case.world.seats
         interrupt = self._mirror.record(Interrupt, keys.interrupt(number))
         if interrupt is not None:
@@ -384,7 +339,7 @@ class Coordinator:
             return self._end_for(case, case.stop)
         return self._strike(case, done) or self._grow(case)
 
-    def _lost(self, case: _Case, expected: Sequence[Seat]) -> Seat | None:
+    def _lost(self, case: Case, expected: Sequence[Seat]) -> Seat | None:
         """The first member that is not waited for any more."""
         since_s, at_s = self._missing.since_s, case.now.s
         for seat in expected:
@@ -395,7 +350,7 @@ class Coordinator:
                 self._wake(until_s)
         return None
 
-    def _strike(self, case: _Case, done: Collection[str]) -> str | None:
+    def _strike(self, case: Case, done: Collection[str]) -> str | None:
         """A spare or a done member that is gone for good is asked for no promises: its silence would end them all."""
         if self._spec.outage_limit_s <= 0:
             return None
@@ -412,7 +367,7 @@ class Coordinator:
             self._wake(at_s)
         return None
 
-    def _grow(self, case: _Case) -> str:
+    def _grow(self, case: Case) -> str:
         """End the round for nodes that wait, where the policy lets them in."""
         number, now_s, keys = case.round.number, case.now.s, case.office.keys
         self._running_since_s = {number: self._running_since_s.get(number, now_s)}
@@ -428,18 +383,18 @@ class Coordinator:
             self._wait(Wait(step.sentence, step.at_s), step.sentence)
         return f"round {number} runs"
 
-    def _all_done(self, case: _Case) -> str:
+    def _all_done(self, case: Case) -> str:
         """All ranks exited with 0: they finished, or they ended at the step that was agreed on."""
         stop = case.stop
         if stop is None or stop.phase is not StopPhase.AGREED:
             return self._succeed(case)
-        verdict = _asked_for(stop, case.round.ledger)
-        end = self._end(case, _asked_root(stop.reason), verdict)
+        verdict = asked_for(stop, case.round.ledger)
+        end = end_of(case, asked_root(stop.reason), verdict)
         if stop.purpose is Purpose.FINISH:
             return self._fail(case, verdict.exit_code or FAILED, stop.reason, end)
         return self._restart(case, end, verdict)
 
-    def _end_for(self, case: _Case, stop: Stop) -> str:
+    def _end_for(self, case: Case, stop: Stop) -> str:
         """End the round by an interrupt where its ranks do not agree on a step, or take too long to come to it."""
         number, now_s = case.round.number, case.now.s
         self._stop_since_s = {number: self._stop_since_s.get(number, now_s)}
@@ -451,40 +406,27 @@ class Coordinator:
         self._commit("interrupt", case.office.interrupt_asked(interrupt, number))
         return f"round {number} is over: {stop.reason}"
 
-    def _interrupt_lost(self, case: _Case, seat: Seat) -> str:
-        reason = node_fault(FaultKind.NODE_LOST, seat.host, "its lease ended")
+    def _interrupt_lost(self, case: Case, seat: Seat) -> str:
+        reason = seat_lost(seat)
         interrupt = Interrupt(self._me.node_id, FaultKind.NODE_LOST, seat.node_id, reason, case.now.utc)
         self._commit("interrupt", case.office.interrupt(seat.node_id, interrupt, case.round.number))
         return reason
 
-    def _close(self, case: _Case, interrupt: Interrupt) -> str:
+    def _close(self, case: Case, interrupt: Interrupt) -> str:
         """Judge an interrupted round once every member has reported or is lost."""
         keys, number, world = case.office.keys, case.round.number, case.world
         told = reports(self._mirror, keys, number)
         silent = list(itertools.islice(world.silent(told, case.nodes), 8))
         if silent:
             return f"round {number} is over; {', '.join(silent)} still to report"
-        reported = world.spoken_for(told)
-        done = world.spoken_for(finished(self._mirror, keys, number))
-        unseen = [seat.node_id for seat in world.seats if seat.node_id not in reported | done]
-        missing = dict.fromkeys(unseen, "its lease ended")
-        faults = {node_id: told[node_id] for node_id in reported}
-        addresses = {node_id: node.address for node_id, node in case.nodes.items()}
-        if interrupt.kind is FaultKind.ASKED:  # whatever ranks said on their way out came of that
-            root = _asked_root(interrupt.reason)
-        else:
-            root = find_root(faults, missing, interrupt, world.seats, done=done, addresses=addresses)
-        if case.stop is not None and case.stop.purpose is Purpose.FINISH:
-            verdict = _asked_for(case.stop, case.round.ledger)
-        else:
-            facts = facts_of(number, faults, self._substitutes(case, root))
-            verdict = policy.verdict(case.round.ledger, root, self._spec, facts)
-        end = self._end(case, root, verdict)
+        root = root_of(case, interrupt, told, finished(self._mirror, keys, number))
+        verdict = verdict_on(case, root, told, self._spec, self._substitutes(case, root))
+        end = end_of(case, root, verdict)
         if verdict.level in (Level.STOP, Level.REQUEUE):
             return self._stop(case, self._forming(case, number + 1, case.now.s), verdict, end)
         return self._restart(case, end, verdict)
 
-    def _substitutes(self, case: _Case, root: Root) -> tuple[str, ...]:
+    def _substitutes(self, case: Case, root: Root) -> tuple[str, ...]:
         """Who waits and could take the seat of the node that is to blame, or lost."""
         seat = next((seat for seat in case.world.seats if seat.node_id == root.node_id), None)
         free = self._waiting(case, case.exclusions)
@@ -492,11 +434,7 @@ class Coordinator:
 
     # What comes next ----------------------------------------------------------------------------------
 
-    def _end(self, case: _Case, root: Root, verdict: Verdict) -> End:
-        number, extra = case.round.number, round_as_extra(case.round)
-        return End(number, root, verdict.level, verdict.reason, case.now.utc, extra=extra)
-
-    def _restart(self, case: _Case, end: End, verdict: Verdict) -> str:
+    def _restart(self, case: Case, end: End, verdict: Verdict) -> str:
         told = reports(self._mirror, case.office.keys, end.number)
         stands = seal_of(case.round)
         keys = case.office.keys
@@ -520,7 +458,7 @@ class Coordinator:
         self._commit("end", case.office.next_round(case.round, end, following, absent, barred))
         return f"ending round {end.number}: {end.root.sentence}; {end.reason}"
 
-    def _at_once(self, case: _Case, following: Round) -> Round:
+    def _at_once(self, case: Case, following: Round) -> Round:
         """The next round as it runs where all have joined it and nobody moves; else it has to form."""
         forming = self._forming(case, following.number, case.now.s)
         sealed, stands = seal(case.now.s, forming, case.judge, self._spec), seal_of(following)
@@ -530,7 +468,7 @@ class Coordinator:
             return following
         return runs_again(following, sealed, stands, case.now.utc)
 
-    def _stop(self, case: _Case, forming: Forming, verdict: Verdict, end: End | None = None) -> str:
+    def _stop(self, case: Case, forming: Forming, verdict: Verdict, end: End | None = None) -> str:
         """Like a seal, an outcome waits until nothing of the last world can live."""
         wait = unclear(case.now.s, forming.previous, forming, case.judge, self._spec)
         if wait is not None:
@@ -538,30 +476,19 @@ class Coordinator:
             return wait.reason
         return self._fail(case, verdict.exit_code or FAILED, verdict.reason, end)
 
-    def _fail(self, case: _Case, exit_code: int, reason: str, end: End | None = None) -> str:
-        outcome = self._outcome(case, exit_code, reason, end)
+    def _fail(self, case: Case, exit_code: int, reason: str, end: End | None = None) -> str:
+        outcome = outcome_of(case, exit_code, reason, self._me.launch_id, end)
         absent = case.world.absent(case.nodes)
         self._give_up_on(case)
         self._commit("outcome", *case.office.failure(case.round, outcome, end, absent))
         return reason
 
-    def _succeed(self, case: _Case) -> str:
-        outcome = self._outcome(case, 0, "all ranks finished")
+    def _succeed(self, case: Case) -> str:
+        outcome = outcome_of(case, 0, "all ranks finished", self._me.launch_id, None)
         self._commit("outcome", case.office.success(case.round, outcome))
         return outcome.reason
 
-    def _outcome(self, case: _Case, exit_code: int, reason: str, end: End | None = None) -> Outcome:
-        return Outcome(
-            success=exit_code == 0,
-            exit_code=exit_code,
-            reason=reason,
-            round=case.round.number,
-            decided_utc=case.now.utc,
-            launch_id=self._me.launch_id,
-            root=end.root if end else None,
-        )
-
-    def _give_up_on(self, case: _Case) -> None:
+    def _give_up_on(self, case: Case) -> None:
         """Members taken for dead get no promise of this agent any more: what it commits may take effect late."""
         number = case.round.number - (1 if case.round.phase is Phase.FORMING else 0)
         absent = [seat.incarnation for seat in case.world.seats if not is_present(seat, case.nodes)]
@@ -585,16 +512,3 @@ class Coordinator:
     def _wake(self, at_s: float | None) -> None:
         if at_s is not None:
             self._wake_at_s = at_s if self._wake_at_s is None else min(self._wake_at_s, at_s)
-
-
-def _asked_root(reason: str) -> Root:
-    return Root(FaultKind.ASKED, reason, culprit=False)
-
-
-def _asked_for(stop: Stop, ledger: Ledger | None = None) -> Verdict:
-    """What follows a round that ended since it was asked to: nothing is billed."""
-    ledger = ledger or Ledger()
-    if stop.purpose is not Purpose.FINISH:
-        return Verdict(Level.IN_JOB, "asked for, not billed", ledger)
-    code = stop.extra.get("exit_code")
-    return Verdict(Level.STOP, stop.reason, ledger, code if isinstance(code, int) else commands.STOPPED)

@@ -14,7 +14,6 @@ from nvrx_async.job.keys import current
 from nvrx_async.job.records import (
     Assignment,
     Current,
-    Fault,
     FaultKind,
     Interrupt,
     JobSpec,
@@ -26,6 +25,7 @@ from nvrx_async.job.records import (
     Stop,
 )
 from nvrx_async.rounds import telling
+from nvrx_async.rounds.closing import last_outcome
 from nvrx_async.rounds.effects import (
     Commit,
     Decision,
@@ -329,12 +329,12 @@ class Member:
         if interrupt is not None:
             ranks.mark(Mark.TOLD, now)
             self._stop_for(ranks, interrupt.kind, interrupt.reason)
-        fault = ranks.fault(self._me.host)
+        fault = ranks.fault()
         if fault is not None:
             self._stop_for(ranks, fault.kind, fault.sentence)
             if interrupt is None:
                 if fault.end is not None:
-                    self._tell_once(("failed", number), RankFailed(number, fault.end, self._me.host))
+                    self._tell_once(("failed", number), RankFailed(number, fault.end, ranks.where))
                 return self._interrupt(now, number, registered, fault)
         if not ranks.gone:
             if not ranks.stopping and self._agree(registered, wish_of(self._stop_wanted, registered)):
@@ -364,24 +364,9 @@ class Member:
         joining = self._join_of(now, number + 1, registered)
         if joining is None and not self._unfit and self._leave is None:
             return f"waiting for a port, or for a renewal, to join round {number + 1}"
-        kind = FaultKind.NODE_LEFT if self._leave else FaultKind.KEEPER_LOST if ranks.keeper_lost else None
-        extra, unfit = ranks.as_extra(now), self._unfit
-        report = Fault(
-            node.node_id,
-            node.incarnation,
-            node.host,
-            ranks.ends,
-            kind,
-            unfit=unfit,
-            join=joining,
-            extra=extra,
-        )
+        report = ranks.report(node, now, joining, leaves=self._leave is not None, unfit=self._unfit)
         if ranks.unkillable:
-            unkillable = ", ".join(map(str, ranks.unkillable))
-            self._tell_once(
-                ("unfit",),
-                Waiting(f"a process of local rank {unkillable} outlives SIGKILL: this node joins no more"),
-            )
+            self._tell_once(*telling.unfit(ranks.unkillable))
         joins = number + 1 if joining else -1
         self._commit("report", registered.report(number, report), number, joins=joins)
         return f"reporting on round {number}"
@@ -534,14 +519,7 @@ class Member:
             return self._finish(code, f"{reason}; others stay in it")
         if self._asked_last or self._in_flight is not None:
             return "leaving: reading how the job ended"
-        outcome = Outcome(
-            success=False,
-            exit_code=code,
-            reason=reason,
-            round=now_round.number,
-            decided_utc=now.utc,
-            launch_id=self._me.launch_id,
-        )
+        outcome = last_outcome(now_round, code, reason, now, self._me.launch_id)
         self._commit("last", registered.last_word(outcome))
         self._asked_last = True
         return "leaving: writing the outcome if nobody stays"

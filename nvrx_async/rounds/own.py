@@ -6,8 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nvrx_async.job.records import IMPORTS, LIMITS, MARKS, PROGRESS, Assignment, FaultKind, Mark, RankEnd
+from nvrx_async.job.records import (
+    IMPORTS,
+    LIMITS,
+    MARKS,
+    PROGRESS,
+    Assignment,
+    Fault,
+    FaultKind,
+    Join,
+    Mark,
+    Node,
+    RankEnd,
+)
 from nvrx_async.job.times import earlier
+from nvrx_async.job.where import where
 from nvrx_async.rounds.events import Now, RankEnded, RankHung, RanksGone
 from nvrx_async.rounds.sentences import node_fault, rank_ended
 
@@ -52,6 +65,11 @@ class OwnRanks:
         return self.assignment.round
 
     @property
+    def where(self) -> str:
+        """This node, as people know it."""
+        return where(self.assignment.seat.node_id, self.assignment.seat.host)
+
+    @property
     def finished(self) -> bool:
         """All ranks exited with 0."""
         return (
@@ -74,7 +92,7 @@ class OwnRanks:
                 self.mark(Mark.GONE, now)
             case RankHung():
                 self.hung = self.hung or event
-        if self.fault("") is not None:
+        if self.fault() is not None:
             self.mark(Mark.FAULT, now)
 
     def as_extra(self, now: Now) -> dict[str, Any]:
@@ -87,6 +105,20 @@ class OwnRanks:
         taught: dict[str, Any] = {LIMITS: self.learned, IMPORTS: self.imports, PROGRESS: self.progress}
         return {**{key: value for key, value in taught.items() if value}, MARKS: moments}
 
+    def report(self, node: Node, now: Now, join: Join | None, *, leaves: bool, unfit: bool) -> Fault:
+        """The final report on these ranks. `join` joins the next round; `unfit`: the node can join none."""
+        kind = FaultKind.NODE_LEFT if leaves else FaultKind.KEEPER_LOST if self.keeper_lost else None
+        return Fault(
+            node.node_id,
+            node.incarnation,
+            node.host,
+            self.ends,
+            kind,
+            unfit=unfit,
+            join=join,
+            extra=self.as_extra(now),
+        )
+
     def _note_end(self, end: RankEnd) -> None:
         """A rank ended. Told again, or after all are gone, it says nothing new."""
         if not self.gone and all(known.local_rank != end.local_rank for known in self.ends):
@@ -98,22 +130,23 @@ class OwnRanks:
         self.learned, self.imports, self.progress = event.learned, event.imports, event.progress
         self.marks = {**event.marks, **self.marks}
 
-    def fault(self, host: str) -> OwnFault | None:
+    def fault(self) -> OwnFault | None:
         """The first fault of its own that this node shows; what we stopped has none."""
+        here = self.where
         if self.keeper_lost:
-            return OwnFault(FaultKind.KEEPER_LOST, node_fault(FaultKind.KEEPER_LOST, host, ""))
+            return OwnFault(FaultKind.KEEPER_LOST, node_fault(FaultKind.KEEPER_LOST, here, ""))
         for end in self.ends:
             if end.kind is None or end.kind in (FaultKind.STOPPED_BY_US, FaultKind.HANG):
                 continue
             if end.kind.is_membership:
-                return OwnFault(end.kind, node_fault(end.kind, host, end.detail))
-            return OwnFault(end.kind, f"rank {end.rank} on {host} {rank_ended(end)}", end, end.rank)
+                return OwnFault(end.kind, node_fault(end.kind, here, end.detail))
+            return OwnFault(end.kind, f"rank {end.rank} on {here} {rank_ended(end)}", end, end.rank)
         if self.hung is not None:
             return OwnFault(
-                FaultKind.HANG, f"rank {self.hung.rank} on {host} {self.hung.sentence}", rank=self.hung.rank
+                FaultKind.HANG, f"rank {self.hung.rank} on {here} {self.hung.sentence}", rank=self.hung.rank
             )
         if self.gone and not self.finished and not self.stopping:
-            return OwnFault(FaultKind.START_FAILED, node_fault(FaultKind.START_FAILED, host, ""))
+            return OwnFault(FaultKind.START_FAILED, node_fault(FaultKind.START_FAILED, here, ""))
         return None
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nvrx_async.job.records import Assignment, Interrupt, Round
 from nvrx_async.rounds.commands import commands_in
-from nvrx_async.rounds.effects import Commanded, Interrupted, Judged, Notice, RoundRunning
+from nvrx_async.rounds.effects import Commanded, Interrupted, Judged, Notice, RoundRunning, Waiting
 from nvrx_async.rounds.registration import Registration
 
 
@@ -28,3 +28,10 @@ def of_rounds(now_round: Round, registered: Registration) -> Iterator[tuple[obje
             yield ("command", command_id), Commanded(command_id, command)
     if now_round.verdict is not None:
         yield ("judged", now_round.verdict.number), Judged(now_round.verdict)
+
+
+def unfit(unkillable: Sequence[int]) -> tuple[object, Notice]:
+    """What is told of local ranks that outlive SIGKILL."""
+    ranks = ", ".join(map(str, unkillable))
+    told = f"a process of local rank {ranks} outlives SIGKILL: this node joins no more"
+    return ("unfit",), Waiting(told)
