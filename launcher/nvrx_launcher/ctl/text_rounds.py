@@ -10,10 +10,11 @@ from nvrx_async.job.records import FaultKind
 from nvrx_async.job.round_record import RoundRecord
 from nvrx_async.job.times import seconds_between
 from nvrx_async.job.waterfall import Waterfall
+from nvrx_async.job.where import where
 from nvrx_async.job.why import Consequence, Stack, Why
 from nvrx_launcher.ctl.screen import Screen
 from nvrx_launcher.ctl.table import Cell, Column, Paint, cut, signs, table
-from nvrx_launcher.wording import clean, count, duration, number_list
+from nvrx_launcher.wording import clean, count, duration, number_list, one_line
 
 _TITLE = 10
 _BAR = 30
@@ -72,7 +73,7 @@ def event_line(event: JobEvent, screen: Screen) -> str:
     ):
         paint = screen.palette.success
     moment = screen.palette.quiet(screen.clock(event.at_utc))
-    return f"{moment}  {paint(f'{event.kind.value:<11}')}  {clean(event.sentence)}"
+    return f"{moment}  {paint(f'{event.kind.value:<11}')}  {one_line(event.sentence)}"
 
 
 def why(one: Why, screen: Screen) -> list[str]:
@@ -146,11 +147,13 @@ def waterfall(one: Waterfall, screen: Screen, *, since: str = "the fault") -> li
     for step in one.steps:
         drawn = _bar(passed, step.seconds, one.seconds, bar)
         passed += step.seconds
-        text = step.meaning + (f" (last: {step.last})" if step.last else "")
-        free = (screen.width or 10_000) - names - times - bar - 8
+        last = f" (last: {step.last})" if step.last else ""
+        # On a narrow screen the explanation is cut, never the node that was waited for.
+        free = (screen.width or 10_000) - names - times - bar - 8 - signs(last)
+        text = cut(step.meaning, max(free, 0)) + last
         lines.append(
             f"  {step.name:<{names}}  {duration_ms(step.seconds):>{times}}  {screen.palette.path(drawn)}  "
-            f"{screen.palette.quiet(cut(text, max(free, 0)))}".rstrip()
+            f"{screen.palette.quiet(text)}".rstrip()
         )
     if one.missing:
         lines.append(screen.palette.quiet(f"  not told: {', '.join(one.missing)}"))
@@ -193,7 +196,7 @@ def _others(found: Sequence[Consequence], screen: Screen) -> list[str]:
 def _alike(group: Sequence[Consequence], kind: str, what: str) -> str:
     """Ranks that ended in the same way, in one line."""
     if len(group) == 1:
-        return f"rank {group[0].rank} on {group[0].host}: {kind}, {what}"
+        return f"rank {group[0].rank} on {where(group[0].node_id, group[0].host)}: {kind}, {what}"
     return f"ranks {_runs([one.rank for one in group])}: {kind}, {what}"
 
 
@@ -213,7 +216,7 @@ def _stacks(found: Sequence[Stack], culprit: int | None, screen: Screen) -> list
         step = f", step {one.step}" if one.step is not None else ""
         section = f", in section {clean(one.section)}" if one.section else ""
         silent = f", silent for {duration(one.silent_s)}" if one.silent_s else ""
-        lines.append(f"  rank {one.rank} on {one.host}: {mark}{step}{section}{silent}")
+        lines.append(f"  rank {one.rank} on {where(one.node_id, one.host)}: {mark}{step}{section}{silent}")
         lines += [f"      {clean(frame)}" for frame in one.frames[:_FRAMES]]
     if len(ordered) > _STACKS:
         lines.append(f"  ... {len(ordered) - _STACKS} more, in -o json")
@@ -223,7 +226,9 @@ def _stacks(found: Sequence[Stack], culprit: int | None, screen: Screen) -> list
 def _block(screen: Screen, title: str, lines: Sequence[str], paint: Paint | None = None) -> list[str]:
     """Lines under a title at their left, broken where the screen ends."""
     room = max((screen.width or 10_000) - _TITLE - 4, _LEAST_TEXT)
-    broken = [part for line in lines for part in textwrap.wrap(line, room, subsequent_indent="  ") or [""]]
+    broken = [
+        part for line in lines for part in textwrap.wrap(clean(line), room, subsequent_indent="  ") or [""]
+    ]
     found = []
     for place, line in enumerate(broken):
         head = title if place == 0 else ""
