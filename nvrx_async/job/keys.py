@@ -78,6 +78,11 @@ class AttemptKeys:
         return f"{self.base}job"
 
     @property
+    def requeue(self) -> str:
+        """Who asks the scheduler for another start; created once."""
+        return f"{self.base}requeue"
+
+    @property
     def any_node(self) -> Scope:
         """Whether an agent is registered."""
         return Scope(self.nodes.key, prefix=True, first=True)

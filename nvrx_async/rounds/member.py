@@ -519,7 +519,7 @@ class Member:
             return self._finish(code, f"{reason}; others stay in it")
         if self._asked_last or self._in_flight is not None:
             return "leaving: reading how the job ended"
-        outcome = last_outcome(now_round, code, reason, now, self._me.launch_id)
+        outcome = last_outcome(now_round, code, reason, now, self._me.launch_id, leave.ending)
         self._commit("last", registered.last_word(outcome))
         self._asked_last = True
         return "leaving: writing the outcome if nobody stays"
