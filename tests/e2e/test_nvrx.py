@@ -15,13 +15,14 @@ from support.stage import Agent, Stage, stage
 LINKED = str(Path(__file__).parents[1] / "support" / "linked_program.py")
 OPTIONS = ("--max-restarts", "20", "--warm-workers", "off", "--lease-ttl", "3")
 LIMITS = ("--hang-timeout", "2", "--hang-startup-timeout", "8", "--startup-grace", "3")
-KINDS = ("exception", "exit", "sigkill", "segfault", "hang", "sleep", "gil", "sigstop")
+KINDS = ("exception", "exit", "sigkill", "segfault", "hang", "sleep", "gil", "sigstop", "early_exit")
 SAYS = {
     "exception": ("exception", "InjectedError: ordered on rank"),
     "exit": ("exit_code", "exited with code"),
     "sigkill": ("signal", "SIGKILL"),
     "segfault": ("signal", "SIGSEGV"),
     "sigstop": ("hang", "is stopped by a signal"),
+    "early_exit": ("early_exit", "exited with 0 without saying that training is over"),
 }
 
 
