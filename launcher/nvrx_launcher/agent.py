@@ -53,6 +53,7 @@ from nvrx_launcher.history import DecisionLog, History
 from nvrx_launcher.known_agents import KnownAgent, publish
 from nvrx_launcher.linger import until_all_left
 from nvrx_launcher.live import LiveAnswers
+from nvrx_launcher.neighbours import SECTIONS, Neighbours
 from nvrx_launcher.output import Output
 from nvrx_launcher.palette import palette_for
 from nvrx_launcher.probe_port import serve_probe
@@ -131,7 +132,12 @@ class _Agent:
         self._process = this_process(f"{config.run_id}/{secrets.token_hex(8)}")
         self._tracing = begin_tracing(config, environment, self._warn)
         self._watch = self._tracing.watch_kind(
-            config.hang, lease_ttl_s=config.job.lease_ttl_s, warn=self._warn, inherited=environment
+            config.hang,
+            lease_ttl_s=config.job.lease_ttl_s,
+            warn=self._warn,
+            inherited=environment,
+            neighbours=self._neighbours(),
+            say=self._say,
         )
         self._tracing.attend(self._watch)
         self._countdown = Countdown(self._say)
@@ -148,6 +154,7 @@ class _Agent:
         self._handlers: dict[str, Handler] = {
             LIVE: self._live_answers.answer,
             PROMISE: self._promise,
+            SECTIONS: self._watch.sections,
         }
         self._probe = ""
         self._ranks = NodeRanks(
@@ -368,6 +375,17 @@ class _Agent:
         if etcd.server is not None and etcd.server.exited.is_set():
             return "the etcd that this agent had started has ended, and the job with it"
         return ""
+
+    def _neighbours(self) -> Neighbours | None:
+        """Other agents of the job, as they are when they are asked; None where it has one node."""
+        if self._config.job.max_nodes == 1:
+            return None
+        token = self._environment.get("NVRX_JOB_TOKEN")
+        return Neighbours(
+            lambda number: self._tenure.others(number) if self._tenure is not None else (),
+            time.monotonic,
+            token,
+        )
 
     async def _promise(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
         """Another agent asks for this one's promise."""
