@@ -15,12 +15,26 @@ from anyio.abc import TaskGroup
 from nvrx_async.etcd import EtcdClient, EtcdConfig, Feed, Session
 from nvrx_async.job.records import Assignment, EndedBy, FaultKind, JobSpec, Node, RankEnd
 from nvrx_async.rounds.coordinator import Coordinator
-from nvrx_async.rounds.events import KeeperReady, Proof, Proven, RankEnded, RanksGone, Renewed
+from nvrx_async.rounds.effects import AskPeers, Extend, Rely
+from nvrx_async.rounds.events import (
+    Answered,
+    Event,
+    KeeperReady,
+    PortReserved,
+    Proof,
+    Proven,
+    RankEnded,
+    RanksGone,
+    RanksHeld,
+    Renewed,
+)
 from nvrx_async.rounds.fencing import good_until
 from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.interpreter import Interpreter
 from nvrx_async.rounds.member import Member
 from nvrx_async.rounds.mirror import Mirror
+from nvrx_async.rounds.promises import Book
+from nvrx_async.rounds.tolerance import Tolerance
 from nvrx_launcher.clock import boottime_s, now, utc
 from nvrx_launcher.store import EtcdStore
 from nvrx_launcher.sweep import this_process
@@ -45,7 +59,7 @@ class NoRanks:
         self._stamps = stamps
         self._on_start = on_start
         self._running: Assignment | None = None
-        self.tell: Callable[[object], None] = lambda _: None
+        self.tell: Callable[[Event], None] = lambda _event: None
 
     async def start(self, assignment: Assignment, generation: int) -> None:
         del generation
@@ -64,6 +78,15 @@ class NoRanks:
             ]
             self.tell(RanksGone(number, tuple(ends)))
 
+    def kill_hung(self, number: int) -> None:
+        self.stop(number, grace=False)
+
+    async def hold(self, number: int) -> RanksHeld:
+        return RanksHeld(number, None)
+
+    def stop_at(self, number: int, step: int | None) -> None:
+        del number, step
+
     def fail(self) -> float:
         """The last rank here is killed; returns when."""
         assert self._running is not None
@@ -72,11 +95,28 @@ class NoRanks:
         self.tell(RankEnded(self._running.round, failed))
         return at_s
 
-    async def reserve_port(self, number: int) -> int:
-        return 20_000 + number
+    async def reserve_port(self, number: int) -> PortReserved:
+        return PortReserved(number, 20_000 + number)
 
     async def prove(self, node: Node) -> Proven:
         return Proven(node.incarnation, Proof.ALIVE, "")
+
+
+class NoPeers:
+    """Implements `nvrx_async.rounds.drivers.Peers` for a job whose ranks never outlive T: nobody is asked."""
+
+    def __init__(self, session: Session, job: JobSpec) -> None:
+        self._session = session
+        self._job = job
+        self.tell: Callable[[Event], None] = lambda _event: None
+
+    def move_t(self, by: Rely | Extend) -> None:
+        if isinstance(by, Rely):
+            sent_at_s = self._session.renewed_at_s
+            self.tell(Renewed(sent_at_s, good_until(sent_at_s, self._job.lease_ttl_s, self._job.kill_time_s)))
+
+    async def ask(self, asking: AskPeers) -> Answered:
+        return Answered(asking.sent_at_s, "answers no questions")
 
 
 def end(rank: int, local_rank: int, kind: FaultKind, by: EndedBy) -> RankEnd:
@@ -149,10 +189,14 @@ async def _live(
                 started_s=boottime_s(),
             )
             mirror = Mirror()
-            machines = (Member(me, job, mirror), Coordinator(me, job, mirror))
+            book = Book()
+            member = Member(me, job, mirror, book)
+            machines = (member, Coordinator(me, job, mirror, book), Tolerance(job, mirror, member, book))
             store = EtcdStore(client, feed)
-            interpreter = Interpreter(machines, mirror, store, ranks, now, lambda _: None, lambda _: None)
-            ranks.tell = interpreter.tell  # type: ignore[assignment]  # takes events
-            renewed(session.renewed_at_s)
+            peers = NoPeers(session, job)
+            interpreter = Interpreter(
+                machines, mirror, store, ranks, now, lambda _: None, lambda _: None, peers=peers
+            )
+            ranks.tell = peers.tell = interpreter.tell
             interpreter.tell(KeeperReady(1))
             await interpreter.run()

@@ -30,6 +30,9 @@ SLOTS = 8
 HEAD = (
     "agents",
     "first round, s",
+    "agent's CPU for it, ms",
+    "etcd's, ms",
+    "messages from etcd",
     "all told, ms",
     "99 % told, ms",
     "all run again, ms",
@@ -68,6 +71,9 @@ def main() -> None:
 async def serve(endpoint: str, total: int, first: int, count: int) -> None:
     """Tell when all agents here run a round; a line on stdin makes a rank of the first agent fail."""
     stamps, counts = Stamps(), {}
+    orders = anyio.wrap_file(sys.stdin)
+    print("ready", 0, flush=True)
+    await orders.readline()
 
     def on_start(number: int) -> None:
         counts[number] = counts.get(number, 0) + 1
@@ -76,7 +82,6 @@ async def serve(endpoint: str, total: int, first: int, count: int) -> None:
             print("round", number, max(stamps.started[number]), *told, flush=True)
 
     async with agents(endpoint, total, first, count, SLOTS, stamps, on_start) as made:
-        orders = anyio.wrap_file(sys.stdin)
         while order := (await orders.readline()).strip():
             if order == "settle":
                 gc.collect()
@@ -92,12 +97,11 @@ async def measure(total: int, rounds: int, processes: int) -> Sequence[str]:
     etcd_cpu = []
     async with EmbeddedServer() as server, anyio.create_task_group() as tasks:
         endpoint = f"127.0.0.1:{server.port}"
-        began_s = time.monotonic()
         parts = [await part(endpoint, total, number, processes) for number in range(processes)]
         lines = [Lines(child) for child in parts]
         for one in lines:
-            await one.next("round")
-        first_s = time.monotonic() - began_s
+            await one.next("ready")
+        first = await first_round(endpoint, parts, lines, total)
         await anyio.sleep(2 + total / 400)  # elections and listings of the beginning are over
         for child, answers in zip(parts, lines, strict=True):
             await order(child, "settle", answers)
@@ -123,13 +127,29 @@ async def measure(total: int, rounds: int, processes: int) -> Sequence[str]:
     cells = [spread(told_all, 1000), spread(told_most, 1000), spread(again, 1000)]
     return [
         f"{total:,}",
-        f"{first_s:.2f}",
+        *first,
         *cells,
         spread(cpu, 1000, 2),
         spread(etcd_cpu, 1000, 2),
         spread(requests, 1, 1),
         spread(volume, 1, 1),
     ]
+
+
+async def first_round(
+    endpoint: str, parts: Sequence[Process], lines: Sequence[Lines], total: int
+) -> Sequence[str]:
+    """Let all agents begin at once: seconds until all run, and per agent CPU, etcd's CPU and etcd's messages."""
+    before, busy_s, began_s = figures(endpoint), used_s(parts), time.monotonic()
+    for child in parts:
+        assert child.stdin is not None
+        await child.stdin.send(b"go\n")
+    for one in lines:
+        await one.next("round")
+    took_s = time.monotonic() - began_s
+    used = [after - busy for after, busy in zip(used_s(parts), busy_s, strict=True)]
+    messages = (figures(endpoint)[2] - before[2]) / total
+    return f"{took_s:.2f}", *(f"{1000 * cpu_s / total:.2f}" for cpu_s in used), f"{messages:.1f}"
 
 
 async def order(child: Process, word: str, answers: Lines) -> float:
@@ -178,20 +198,22 @@ class Lines:
                 return [float(figure) for figure in figures]
 
 
-def figures(endpoint: str) -> tuple[float, float]:
-    """Requests that etcd has handled or begun, and bytes it has moved for clients."""
+def figures(endpoint: str) -> tuple[float, float, float]:
+    """Requests that etcd has handled or begun, bytes it has moved for clients, and messages it has sent."""
     with urllib.request.urlopen(f"http://{endpoint}/metrics", timeout=10) as answer:
         text = answer.read().decode()
-    requests = volume = 0.0
+    requests = volume = sent = 0.0
     for line in text.splitlines():
         name, _, value = line.rpartition(" ")
         if name.startswith(("grpc_server_msg_received_total",)) and "LeaseKeepAlive" not in name:
             requests += float(value)
+        if name.startswith("grpc_server_msg_sent_total") and "LeaseKeepAlive" not in name:
+            sent += float(value)
         if name.startswith(
             ("etcd_network_client_grpc_received_bytes_total", "etcd_network_client_grpc_sent_bytes_total")
         ):
             volume += float(value)
-    return requests, volume
+    return requests, volume, sent
 
 
 if __name__ == "__main__":

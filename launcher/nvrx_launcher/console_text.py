@@ -86,7 +86,7 @@ def _running(notice: RoundRunning, story: Story, palette: Palette) -> list[str]:
 
 def _failed(notice: RankFailed, palette: Palette) -> list[str]:
     end = notice.end
-    head = palette.error(f"rank {end.rank} on {notice.host} {how_it_ended(end)}")
+    head = palette.error(f"rank {end.rank} on {notice.where} {how_it_ended(end)}")
     return [f"{head}, {duration(end.ran_s)} into round {notice.round}", *details(end, palette)]
 
 
@@ -105,7 +105,7 @@ def _commanded(notice: Commanded, palette: Palette) -> list[str]:
 
 
 def _judged(end: End, story: Story, palette: Palette) -> list[str]:
-    culprit = end.root.host or end.root.node_id or "the lost node"
+    culprit = end.root.node_id or end.root.host or "the lost node"
     then = _NEXT[end.level].format(next=end.number + 1, culprit=culprit)
     paint = palette.error if end.level is Level.STOP else palette.warning
     hint = advice(end.root, end.level, story.max_restarts)

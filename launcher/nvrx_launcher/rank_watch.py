@@ -25,6 +25,7 @@ from nvrx_async.hang.evidence import Asked, gather, sample
 from nvrx_async.hang.monitor import Finding, HangMonitor, Seen
 from nvrx_async.hang.policy import HangPolicy
 from nvrx_async.job.records import Assignment, Mark
+from nvrx_async.job.where import where
 from nvrx_async.ranklink.agent import RankLinkServer
 from nvrx_async.ranklink.messages import PAGE_VARIABLE, SOCKET_VARIABLE, STACKS_VARIABLE, AllowGrow, Message
 from nvrx_async.ranklink.page import H_ASKED, H_STOP, STOP_HOLD, STOP_NONE, Page, PageView
@@ -330,13 +331,13 @@ class RankWatch:
             page = self._page(watched.assignment.round, local_rank)
             pid = watched.pids.get(local_rank, 0)
             speaks = page.pid if page is not None and page.pid and _exists(page.pid) else pid
-            host = watched.assignment.seat.host
+            node = where(watched.assignment.seat.node_id, watched.assignment.seat.host)
             hung = watched.hung.get(local_rank)
             late_s = hung.late_s if hung else 0.0
             asked.append(
                 Asked(
                     watched.rank(local_rank),
-                    host,
+                    node,
                     speaks,
                     page,
                     folder,

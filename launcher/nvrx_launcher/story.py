@@ -66,7 +66,9 @@ class Story:
                 return self._begun(notice, now_s)
             case RankFailed():
                 return self._ended(
-                    notice.round, now_s, f"rank {notice.end.rank} on {notice.host} {how_it_ended(notice.end)}"
+                    notice.round,
+                    now_s,
+                    f"rank {notice.end.rank} on {notice.where} {how_it_ended(notice.end)}",
                 )
             case Interrupted():
                 return self._ended(notice.round, now_s, notice.reason)

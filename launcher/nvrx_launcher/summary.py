@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nvrx_async.job.where import where
 from nvrx_launcher.advice import what_next
 from nvrx_launcher.exit_codes import MEANINGS, ExitCode, meaning
 from nvrx_launcher.wording import clean, count, duration, evidence, how_it_ended, shortened
@@ -58,8 +59,8 @@ def _verdict(story: Story, outcome: Outcome, palette: Palette) -> str:
 def _cause(root: Root, palette: Palette) -> list[str]:
     if root.end is None:
         return [clean(root.sentence)]
-    where = f" on {root.host}" if root.host else ""
-    head = f"rank {root.end.rank}{where} {how_it_ended(root.end)}, {duration(root.end.ran_s)} into its round"
+    at = f" on {where(root.node_id, root.host)}" if root.node_id or root.host else ""
+    head = f"rank {root.end.rank}{at} {how_it_ended(root.end)}, {duration(root.end.ran_s)} into its round"
     log = [f"log {palette.path(root.end.log)}"] if root.end.log else []
     if not root.culprit:  # a victim must not read as the one to blame
         return [palette.error(clean(root.sentence)), f"seen by a victim: {head}", *evidence(root.end), *log]

@@ -35,7 +35,8 @@ class Deleted:
 class Scope(NamedTuple):
     """What is read or watched: one key, or with `prefix` every key that begins with it.
 
-    With `first` too, a listing holds only the first of them: for who asks whether there is any. Changes come of all.
+    With `first` too, a listing holds only the first of them, and no changes follow: for who asks whether there is
+    any. Closed and opened again it is read again.
     A tuple, since machines look scopes up at every decision.
     """
 

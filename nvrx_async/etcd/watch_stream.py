@@ -88,7 +88,7 @@ class WatchStream:
         served = set(self._served.values())
         for watch in self._watches.open():
             # Ids are never used twice in a feed: what a closed watch still receives finds nobody.
-            if watch.resume and watch not in served:
+            if watch.resume and watch not in served and not watch.scope.first:
                 watch_id = next(self._watches.ids)
                 self._served[watch_id] = watch
                 watch.began()

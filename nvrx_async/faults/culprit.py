@@ -41,14 +41,15 @@ class Frame:
 class RankState:
     """What a rank was doing when a hang was found.
 
-    `hung`: it was late itself. `hello`, `done`: it had connected, it had said that training is over. `step`: last
-    it reported. `section`: its innermost open section but "step", and for how long. `silent_s`: since its last
-    report. `state`: letter of proc_pid_stat(5) of its main thread. `frames`: Python stack of its training thread,
-    innermost first; empty if none could be had. `store`: what keeps it from the store that all ranks meet at.
+    `node`: where it ran, as people know it. `hung`: it was late itself. `hello`, `done`: it had connected, it had
+    said that training is over. `step`: last it reported. `section`: its innermost open section but "step", and for
+    how long. `silent_s`: since its last report. `state`: letter of proc_pid_stat(5) of its main thread. `frames`:
+    Python stack of its training thread, innermost first; empty if none could be had. `store`: what keeps it from
+    the store that all ranks meet at.
     """
 
     rank: int
-    host: str = ""
+    node: str = ""
     hung: bool = False
     hello: bool = False
     done: bool = False
@@ -98,7 +99,7 @@ def waits_for_peers(frames: Sequence[Frame]) -> bool:
 
 
 def as_extra(state: RankState) -> dict[str, Any]:
-    """The state as it is kept beside a rank's end; rank and host stand there already."""
+    """The state as it is kept beside a rank's end; rank and node stand there already."""
     return {
         "hung": state.hung,
         "hello": state.hello,
@@ -120,7 +121,7 @@ def _kept(state: RankState) -> tuple[Frame, ...]:
     return own if state.frames[:1] == own[:1] else (*state.frames[:1], *own)
 
 
-def from_extra(rank: int, host: str, extra: Mapping[str, Any]) -> RankState | None:
+def from_extra(rank: int, node: str, extra: Mapping[str, Any]) -> RankState | None:
     """The state that was kept beside a rank's end, None if there is none that can be read."""
     raw = extra.get(HANG)
     if not isinstance(raw, Mapping):
@@ -129,7 +130,7 @@ def from_extra(rank: int, host: str, extra: Mapping[str, Any]) -> RankState | No
     step, section = raw.get("step"), raw.get("section")
     return RankState(
         rank=rank,
-        host=host,
+        node=node,
         hung=bool(raw.get("hung")),
         hello=bool(raw.get("hello")),
         done=bool(raw.get("done")),
@@ -184,7 +185,7 @@ def _blame(found: Sequence[RankState], what: str, states: Sequence[RankState]) -
     wait = f" while {_count(others)}" if others else ""
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     step = f", last at step {one.step}" if one.step is not None else ""
-    return Blame(one.rank, f"rank {one.rank} on {one.host}{more} {what}{step}{wait}")
+    return Blame(one.rank, f"rank {one.rank} on {one.node}{more} {what}{step}{wait}")
 
 
 def _doing(one: RankState) -> str:

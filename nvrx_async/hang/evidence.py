@@ -44,7 +44,7 @@ class Asked:
     """
 
     rank: int
-    host: str
+    node: str
     pid: int
     page: PageView | None
     folder: Path
@@ -93,7 +93,7 @@ def _reported(rank: Asked, frames: tuple[Frame, ...]) -> RankState:
     page, states = rank.page, thread_states(rank.pid)
     state = states[0] if states else ""
     if page is None:
-        return RankState(rank.rank, rank.host, rank.hung, state=state, frames=frames, ended=not states)
+        return RankState(rank.rank, rank.node, rank.hung, state=state, frames=frames, ended=not states)
     spoken = page.principal
     sections = sorted(
         (one for one in page.sections if one.name != "step"), key=lambda one: (one.runs, one.start_s)
@@ -102,7 +102,7 @@ def _reported(rank: Asked, frames: tuple[Frame, ...]) -> RankState:
     last_s = spoken.last_s if spoken else page.hello_s
     return RankState(
         rank=rank.rank,
-        host=rank.host,
+        node=rank.node,
         hung=rank.hung,
         hello=page.is_ready,
         done=page.done_s is not None,

@@ -119,10 +119,10 @@ class RoundRecord:
     trace_id: str = ""
 
     @property
-    def ends(self) -> tuple[tuple[str, RankEnd], ...]:
-        """Host and end of every rank that was reported, by rank."""
-        found = [(report.host, end) for report in self.reports for end in report.ends]
-        return tuple(sorted(found, key=lambda one: one[1].rank))
+    def ends(self) -> tuple[tuple[str, str, RankEnd], ...]:
+        """Node, host and end of every rank that was reported, by rank."""
+        found = [(report.node_id, report.host, end) for report in self.reports for end in report.ends]
+        return tuple(sorted(found, key=lambda one: one[2].rank))
 
     @property
     def success(self) -> bool:

@@ -203,7 +203,7 @@ def job_status(
 
 def rank_statuses(record: RoundRecord, live: Mapping[str, LiveNode]) -> tuple[RankStatus, ...]:
     """All ranks of a round: by what their agents say, else by what was reported of their ends."""
-    ends = {end.rank: end for _, end in record.ends}
+    ends = {end.rank: end for _, _, end in record.ends}
     found = []
     for seat in record.seats:
         answer = live.get(seat.node_id)

@@ -19,6 +19,7 @@ class Consequence:
     """A rank that ended in the round without being its cause. `what` says how, in words."""
 
     rank: int
+    node_id: str
     host: str
     kind: FaultKind | None
     what: str
@@ -29,6 +30,7 @@ class Stack:
     """What one rank was doing when a hang was found. `frames` are innermost first, as `file:line in function`."""
 
     rank: int
+    node_id: str
     host: str
     hung: bool
     step: int | None
@@ -133,7 +135,9 @@ def _consequences(record: RoundRecord) -> tuple[Consequence, ...]:
     root = record.root
     culprit = root.end.rank if root and root.end and root.culprit else None
     found = [
-        Consequence(end.rank, host, end.kind, _what(end)) for host, end in record.ends if end.rank != culprit
+        Consequence(end.rank, node_id, host, end.kind, _what(end))
+        for node_id, host, end in record.ends
+        if end.rank != culprit
     ]
     return tuple(sorted(found, key=lambda one: (one.kind is FaultKind.STOPPED_BY_US, one.rank)))
 
@@ -144,15 +148,18 @@ def _what(end: RankEnd) -> str:
 
 
 def _stacks(record: RoundRecord) -> tuple[Stack, ...]:
-    found = [(host, end, end.extra.get(HANG)) for host, end in record.ends]
-    return tuple(_stack(host, end.rank, raw) for host, end, raw in found if isinstance(raw, Mapping))
+    found = [(node_id, host, end, end.extra.get(HANG)) for node_id, host, end in record.ends]
+    return tuple(
+        _stack(node_id, host, end.rank, raw) for node_id, host, end, raw in found if isinstance(raw, Mapping)
+    )
 
 
-def _stack(host: str, rank: int, raw: Mapping[str, Any]) -> Stack:
+def _stack(node_id: str, host: str, rank: int, raw: Mapping[str, Any]) -> Stack:
     step, silent = raw.get("step"), raw.get("silent_s")
     frames = raw.get("frames")
     return Stack(
         rank=rank,
+        node_id=node_id,
         host=host,
         hung=bool(raw.get("hung")),
         step=step if isinstance(step, int) else None,

@@ -49,7 +49,7 @@ from nvrx_async.rounds.own_word import Speaker, recorded_agent_lives
 from nvrx_async.rounds.promises import Book
 from nvrx_async.rounds.seal import Forming, Sealed, Wait, seal, unclear
 from nvrx_async.rounds.seating import keeps_seats
-from nvrx_async.rounds.sentences import node_fault
+from nvrx_async.rounds.sentences import seat_lost
 from nvrx_async.rounds.stop_state import next_stop, within_s
 from nvrx_async.rounds.world import World, finished, joined, last_world, registered_nodes, reports, seal_of
 
@@ -407,7 +407,7 @@ class Coordinator:
         return f"round {number} is over: {stop.reason}"
 
     def _interrupt_lost(self, case: Case, seat: Seat) -> str:
-        reason = node_fault(FaultKind.NODE_LOST, seat.host, "its lease ended")
+        reason = seat_lost(seat)
         interrupt = Interrupt(self._me.node_id, FaultKind.NODE_LOST, seat.node_id, reason, case.now.utc)
         self._commit("interrupt", case.office.interrupt(seat.node_id, interrupt, case.round.number))
         return reason

@@ -158,11 +158,11 @@ class RoundRunning:
 
 @dataclass(frozen=True, slots=True)
 class RankFailed:
-    """A rank of this node ended the round."""
+    """A rank of this node ended the round. `where`: this node, as people know it."""
 
     round: int
     end: RankEnd
-    host: str
+    where: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,15 +130,22 @@ class Entrance:
                 wanted |= {Scope(keys.node(node_id)), *predecessors.seat_scopes(keys, mirror, node_id)}
             job = mirror.record(Job, keys.job)
             if job is not None and not self._same_launch(job.launch_id):
-                if self._waits_for(job):
-                    wanted |= {keys.nodes}
-                elif (
-                    self._registers_in != keys.attempt
-                ):  # meanwhile it is not told of a thousand others that do
-                    wanted |= {keys.any_node}
+                wanted |= self._who_is_there(mirror, keys, job)
                 if self._is_left(keys, mirror):
                     wanted |= predecessors.scopes(keys, mirror, self._me)
         return frozenset(wanted)
+
+    def _who_is_there(self, mirror: Mirror, keys: AttemptKeys, job: Job) -> set[Scope]:
+        """Others are followed only where they are waited for; who registers asks once whether there is anyone.
+
+        A thousand that enter at once would each be told of all.
+        """
+        if self._waits_for(job):
+            return {keys.nodes}
+        if self._registers_in == keys.attempt:
+            return set()
+        empty = mirror.knows(keys.any_node) and not any(mirror.under(keys.nodes))
+        return {keys.any_node, keys.nodes} if empty else {keys.any_node}
 
     def decide(self, now: Now, mirror: Mirror) -> Entry:
         """What to do next to enter the job."""

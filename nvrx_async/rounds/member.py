@@ -332,12 +332,12 @@ class Member:
         if interrupt is not None:
             ranks.mark(Mark.TOLD, now)
             self._stop_for(ranks, interrupt.kind, interrupt.reason)
-        fault = ranks.fault(self._me.host)
+        fault = ranks.fault()
         if fault is not None:
             self._stop_for(ranks, fault.kind, fault.sentence)
             if interrupt is None:
                 if fault.end is not None:
-                    self._tell_once(("failed", number), RankFailed(number, fault.end, self._me.host))
+                    self._tell_once(("failed", number), RankFailed(number, fault.end, ranks.where))
                 return self._interrupt(now, number, registered, fault)
         if not ranks.gone:
             if not ranks.stopping and self._agree(registered, wish_of(self._stop_wanted, registered)):

@@ -128,9 +128,10 @@ class Mirror:
         if listing.scope not in self._open:
             return
         listed = {item.key for item in listing.items}
-        complete = not listing.scope.first or not listed
-        for key in [held.key for held in self.under(listing.scope)] if complete else ():
-            if key not in listed:
+        # Of the first key alone a listing says nothing of those behind it.
+        first = min(listed) if listing.scope.first and listed else None
+        for key in [held.key for held in self.under(listing.scope)]:
+            if key not in listed and (first is None or key < first):
                 self._change(Deleted(key, listing.revision))
         for item in listing.items:
             self._change(item)

@@ -20,6 +20,7 @@ from nvrx_async.job.records import (
     RankEnd,
 )
 from nvrx_async.job.times import earlier
+from nvrx_async.job.where import where
 from nvrx_async.rounds.events import Now, RankEnded, RankHung, RanksGone
 from nvrx_async.rounds.sentences import node_fault, rank_ended
 
@@ -64,6 +65,11 @@ class OwnRanks:
         return self.assignment.round
 
     @property
+    def where(self) -> str:
+        """This node, as people know it."""
+        return where(self.assignment.seat.node_id, self.assignment.seat.host)
+
+    @property
     def finished(self) -> bool:
         """All ranks exited with 0."""
         return (
@@ -86,7 +92,7 @@ class OwnRanks:
                 self.mark(Mark.GONE, now)
             case RankHung():
                 self.hung = self.hung or event
-        if self.fault("") is not None:
+        if self.fault() is not None:
             self.mark(Mark.FAULT, now)
 
     def as_extra(self, now: Now) -> dict[str, Any]:
@@ -124,22 +130,23 @@ class OwnRanks:
         self.learned, self.imports, self.progress = event.learned, event.imports, event.progress
         self.marks = {**event.marks, **self.marks}
 
-    def fault(self, host: str) -> OwnFault | None:
+    def fault(self) -> OwnFault | None:
         """The first fault of its own that this node shows; what we stopped has none."""
+        here = self.where
         if self.keeper_lost:
-            return OwnFault(FaultKind.KEEPER_LOST, node_fault(FaultKind.KEEPER_LOST, host, ""))
+            return OwnFault(FaultKind.KEEPER_LOST, node_fault(FaultKind.KEEPER_LOST, here, ""))
         for end in self.ends:
             if end.kind is None or end.kind in (FaultKind.STOPPED_BY_US, FaultKind.HANG):
                 continue
             if end.kind.is_membership:
-                return OwnFault(end.kind, node_fault(end.kind, host, end.detail))
-            return OwnFault(end.kind, f"rank {end.rank} on {host} {rank_ended(end)}", end, end.rank)
+                return OwnFault(end.kind, node_fault(end.kind, here, end.detail))
+            return OwnFault(end.kind, f"rank {end.rank} on {here} {rank_ended(end)}", end, end.rank)
         if self.hung is not None:
             return OwnFault(
-                FaultKind.HANG, f"rank {self.hung.rank} on {host} {self.hung.sentence}", rank=self.hung.rank
+                FaultKind.HANG, f"rank {self.hung.rank} on {here} {self.hung.sentence}", rank=self.hung.rank
             )
         if self.gone and not self.finished and not self.stopping:
-            return OwnFault(FaultKind.START_FAILED, node_fault(FaultKind.START_FAILED, host, ""))
+            return OwnFault(FaultKind.START_FAILED, node_fault(FaultKind.START_FAILED, here, ""))
         return None
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from nvrx_async.faults import Blame, culprit, fingerprint, missed_ranks, peer, state_from
 from nvrx_async.job.records import EndedBy, Fault, FaultKind, Interrupt, RankEnd, Root, Seat
+from nvrx_async.job.where import where
 from nvrx_async.rounds.sentences import first_line, node_fault, rank_ended
 
 if TYPE_CHECKING:
@@ -53,7 +54,11 @@ class _Seen:
 
     @property
     def name(self) -> str:
-        return f"rank {self.end.rank} on {self.host}"
+        return f"rank {self.end.rank} on {self.where}"
+
+    @property
+    def where(self) -> str:
+        return where(self.node_id, self.host)
 
 
 def find_root(
@@ -125,12 +130,12 @@ def _of_nodes(
     for fault in faults.values():
         told = {end.kind for end in fault.ends}
         if fault.kind and fault.kind not in _VICTIMS and fault.kind not in told:
-            sentence = node_fault(fault.kind, fault.host, fault.detail)
+            sentence = node_fault(fault.kind, where(fault.node_id, fault.host), fault.detail)
             yield _Candidate(fault.kind, fault.node_id, fault.host, sentence)
     for node_id, reason in missing.items():
         kind = FaultKind.NODE_LEFT if node_id == left else FaultKind.NODE_LOST
         host = hosts.get(node_id, node_id)
-        yield _Candidate(kind, node_id, host, node_fault(kind, host, reason))
+        yield _Candidate(kind, node_id, host, node_fault(kind, where(node_id, host), reason))
 
 
 def _unseen(
@@ -143,7 +148,7 @@ def _unseen(
     if fault and not interrupt.kind.is_membership and _accounted(fault, interrupt.rank):
         return
     host = _host(interrupt.node_id, seats)
-    sentence = interrupt.reason or node_fault(interrupt.kind, host, "")
+    sentence = interrupt.reason or node_fault(interrupt.kind, where(interrupt.node_id, host), "")
     rank = -1 if interrupt.rank is None else interrupt.rank
     yield _Candidate(interrupt.kind, interrupt.node_id, host, sentence, rank=rank)
 
@@ -171,7 +176,8 @@ def _absent(victims: Sequence[_Seen], ends: Sequence[_Seen], seats: Sequence[Sea
             end = accused.end if accused else None
             gone = " (it had exited with 0)" if end and end.exit_code == 0 else ""
             sentence = (
-                f"rank {rank} on {host} did not enter a collective in which {seen.name} waited for it{gone}"
+                f"rank {rank} on {where(node_id, host)} did not enter a collective in which "
+                f"{seen.name} waited for it{gone}"
             )
             yield _Candidate(FaultKind.COLLECTIVE_MISSED, node_id, host, sentence, end, rank)
 
@@ -190,7 +196,7 @@ def _blame_for_hang(ends: Sequence[_Seen]) -> Blame | None:
     """None where no rank hung."""
     if not any(seen.end.kind is FaultKind.HANG for seen in ends):
         return None
-    states = [state_from(seen.end.rank, seen.host, seen.end.extra) for seen in ends]
+    states = [state_from(seen.end.rank, seen.where, seen.end.extra) for seen in ends]
     return culprit([state for state in states if state is not None])
 
 
@@ -204,7 +210,7 @@ def _left_early(ends: Sequence[_Seen], done: Collection[str], seats: Sequence[Se
     for seat in seats:
         if seat.node_id in silent:
             ranks = _ranks(list(range(seat.first_rank, seat.first_rank + seat.slots)))
-            sentence = f"{ranks} on {seat.host} {_EARLY}"
+            sentence = f"{ranks} on {where(seat.node_id, seat.host)} {_EARLY}"
             yield _Candidate(FaultKind.EARLY_EXIT, seat.node_id, seat.host, sentence, rank=seat.first_rank)
 
 
@@ -239,7 +245,8 @@ def _nobody(
     if kind is not FaultKind.CONNECTION_LOST:
         sentence = f"{victim.name} waited in vain ({_evidence(victim.end)})"
     else:
-        other = f"{_host(node_id, seats)} ({named})" if node_id else named or "a peer that it does not name"
+        at = where(node_id, _host(node_id, seats)) if node_id else ""
+        other = f"{at} at {named}" if at else named or "a peer that it does not name"
         sentence = f"network: {victim.name} lost its connection to {other}, and no rank shows a cause"
     return Root(
         kind=kind,

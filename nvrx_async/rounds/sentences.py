@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from nvrx_async.faults import signal_name
-from nvrx_async.job.records import EndedBy, FaultKind, RankEnd
+from nvrx_async.job.records import EndedBy, FaultKind, RankEnd, Seat
+from nvrx_async.job.where import where
 
 
 def rank_ended(end: RankEnd) -> str:
@@ -22,17 +23,22 @@ def rank_ended(end: RankEnd) -> str:
     return how or _status(end)
 
 
-def node_fault(kind: FaultKind, host: str, detail: str) -> str:
-    """One node's fault as a sentence: `node host-b lost: its lease ended`."""
+def node_fault(kind: FaultKind, node: str, detail: str) -> str:
+    """One node's fault as a sentence: `node b (host h1) lost: its lease ended`. `node` is as `where` has it."""
     heads = {
-        FaultKind.NODE_LOST: f"node {host} lost",
-        FaultKind.NODE_LEFT: f"node {host} left",
-        FaultKind.KEEPER_LOST: f"node {host} lost the keeper of its ranks",
-        FaultKind.FENCED: f"node {host} stopped its ranks, since it could not renew its lease in time",
-        FaultKind.START_FAILED: f"node {host} could not start its ranks",
+        FaultKind.NODE_LOST: f"node {node} lost",
+        FaultKind.NODE_LEFT: f"node {node} left",
+        FaultKind.KEEPER_LOST: f"node {node} lost the keeper of its ranks",
+        FaultKind.FENCED: f"node {node} stopped its ranks, since it could not renew its lease in time",
+        FaultKind.START_FAILED: f"node {node} could not start its ranks",
     }
-    head = heads.get(kind, f"node {host} reported {kind.value.replace('_', ' ')}")
+    head = heads.get(kind, f"node {node} reported {kind.value.replace('_', ' ')}")
     return f"{head}: {detail}" if detail else head
+
+
+def seat_lost(seat: Seat) -> str:
+    """That a node of the world is gone."""
+    return node_fault(FaultKind.NODE_LOST, where(seat.node_id, seat.host), "its lease ended")
 
 
 def first_line(text: str) -> str:

@@ -48,7 +48,7 @@ def test_nothing_of_a_killed_agent_lives_and_a_replacement_fills_its_place(job: 
     victim.signal(signal.SIGKILL)
     job.all_gone(its, 1.0)
     assert bystander.alive
-    survivor.says(r"round 0 is over: node \S+ lost: its lease ended", bound_s=TTL_S + 10)
+    survivor.says(r"round 0 is over: node n\d \(host \S+\) lost: its lease ended", bound_s=TTL_S + 10)
     survivor.says(rf"waiting: round 1: 1 of 2 nodes joined; missing: {victim.node}")
 
     assert victim.node is not None

@@ -43,6 +43,21 @@ async def test_a_listing_first_then_every_change(client, prefix):
         assert gone == Deleted(f"{prefix}a", deleted_at)
 
 
+async def test_of_the_first_key_alone_no_changes_follow(client, prefix):
+    """A thousand agents that ask whether there is anyone must not each be told of all others."""
+    first, other = Scope(f"{prefix}a/", prefix=True, first=True), Scope(f"{prefix}b")
+    async with Feed(client) as feed:
+        feed.set_scopes(frozenset({first, other}))
+        await take(feed, 2)
+        await put(client, f"{prefix}a/1")
+        await put(client, other.key)
+        assert [item.key for item in await take(feed, 1)] == [other.key]
+        assert len((await feed.relist())[0].items) == 1
+        feed.set_scopes(frozenset({other}))
+        feed.set_scopes(frozenset({first, other}))
+        assert [item.key for item in (await take(feed, 1))[0].items] == [f"{prefix}a/1"]
+
+
 async def test_a_key_of_an_ended_lease_is_deleted(client, prefix):
     lease = await client.grant(60)
     await client.commit(Txn((), (Put(prefix, b"", lease=lease.id),)))

@@ -19,7 +19,7 @@ WAITS = (ALL_REDUCE, LOGGED, TRAIN)
 
 
 def rank(number: int, *frames: Frame, **changed) -> RankState:
-    known = {"host": f"h{number // 2}", "hung": True, "hello": True, "step": 9, "state": "S"}
+    known = {"node": f"h{number // 2}", "hung": True, "hello": True, "step": 9, "state": "S"}
     return RankState(number, frames=frames, **{**known, **changed})
 
 

@@ -66,7 +66,7 @@ def test_nothing_is_said_of_ranks_that_are_elsewhere_or_gone():
 
 
 def state(number: int, store: str = "") -> RankState:
-    return RankState(number, host="h", hung=True, hello=True, state="S", frames=INIT, store=store)
+    return RankState(number, node="h", hung=True, hello=True, state="S", frames=INIT, store=store)
 
 
 def test_it_tells_ranks_apart_that_wait_at_the_same_place():

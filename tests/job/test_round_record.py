@@ -20,8 +20,8 @@ def test_a_round_that_ended_is_told_whole_though_the_round_key_speaks_of_the_nex
         Level.IN_JOB,
         "restart 1 of --max-restarts 3",
     )
-    assert [end.rank for _, end in record.ends] == [0, 1, 2, 3]
-    assert record.ends[1] == ("host-a", RAISED)
+    assert [end.rank for _, _, end in record.ends] == [0, 1, 2, 3]
+    assert record.ends[1] == ("a", "host-a", RAISED)
     assert record.times.opened_utc == at(0.0)
     assert record.times.running_utc == at(1.0)
     assert record.before is None

@@ -119,6 +119,7 @@ class Keys:
 
     def listing(self, scope: Scope) -> Listing:
         items = tuple(held for key, held in sorted(self.held.items()) if scope.covers(key))
+        items = items[:1] if scope.first else items
         return Listing(scope, items, self.revision)
 
     def commit(self, txn: Txn) -> TxnResult:

@@ -428,7 +428,7 @@ def test_a_lost_member_interrupts_the_round_if_its_key_still_is_as_seen(successo
     assert txn.when == (*guard(bench), CreatedAt(KEYS.interrupt(0), 0), as_seen(bench, "b"))
     made = decode(Interrupt, "", txn.then[0].value)
     assert (made.kind, made.node_id, made.by) == (FaultKind.NODE_LOST, "b", "a")
-    assert made.reason == "node host-b lost: its lease ended"
+    assert made.reason == "node b (host host-b) lost: its lease ended"
     bench.etcd.delete(KEYS.node("b"))
     bench.etcd.put(KEYS.node("b"), node("b"))
     assert isinstance(bench.outcome(commit), Refused), "it is back"

@@ -25,7 +25,7 @@ from nvrx_async.rounds.entry import (
     Strike,
     Superseded,
 )
-from nvrx_async.rounds.events import Listed, Now, Proof
+from nvrx_async.rounds.events import Changed, Listed, Now, Proof
 from nvrx_async.rounds.fencing import SETTLE_S, takeover_wait_s
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.predecessors import FOLLOWED_BY_ALL
@@ -70,6 +70,16 @@ def test_who_registers_reads_one_node_and_then_follows_none_of_the_others():
     assert KEYS.any_node.first
     assert isinstance(door.decide(), Register)
     assert not [scope for scope in door.entrance.scopes(door.mirror) if scope.prefix]
+
+
+def test_where_nobody_is_the_others_are_followed_to_see_the_first_that_comes():
+    door = Door()
+    opened(door.etcd)
+    assert isinstance(door.decide(), Pause), "nobody is there: the attempt may be over"
+    assert KEYS.nodes in door.entrance.scopes(door.mirror)
+    door.etcd.put(KEYS.node("b"), node("b"))
+    door.mirror.observe(Changed(door.etcd.held[KEYS.node("b")]))
+    assert isinstance(door.decide(), Register)
 
 
 def test_a_refused_registration_reads_again_who_is_there():

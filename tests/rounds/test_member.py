@@ -313,7 +313,7 @@ def test_a_failed_rank_stops_the_others_and_interrupts_in_one_decision():
     bench = running()
     decision = bench.tell(RankEnded(0, FAILED_RANK))
     assert only(decision, StopRanks) == StopRanks(
-        0, grace=True, reason="rank 1 on host-a was killed by SIGKILL by someone else"
+        0, grace=True, reason="rank 1 on a (host host-a) was killed by SIGKILL by someone else"
     )
     (txn,) = only(decision, Commit).txns
     assert txn.when == (*guard(bench), at_round(bench), CreatedAt(KEYS.interrupt(0), 0))
@@ -324,7 +324,7 @@ def test_a_failed_rank_stops_the_others_and_interrupts_in_one_decision():
         FaultKind.SIGNAL,
         1,
     )
-    assert [one.notice for one in all_of(decision, Notify)] == [RankFailed(0, FAILED_RANK, "host-a")]
+    assert [one.notice for one in all_of(decision, Notify)] == [RankFailed(0, FAILED_RANK, "a (host host-a)")]
     assert ReservePort(1) in decision.effects, "the next round's port is reserved while ranks die"
 
 
@@ -350,23 +350,28 @@ def test_who_was_second_to_interrupt_goes_on_with_the_first():
 @pytest.mark.parametrize(
     ("end", "kind", "words", "rank"),
     [
-        (rank_end(0, FaultKind.EXCEPTION), FaultKind.EXCEPTION, "rank 0 on host-a exited with code 1", 0),
+        (
+            rank_end(0, FaultKind.EXCEPTION),
+            FaultKind.EXCEPTION,
+            "rank 0 on a (host host-a) exited with code 1",
+            0,
+        ),
         (
             rank_end(0, FaultKind.FENCED, exit_code=None, signal=9, by=EndedBy.US),
             FaultKind.FENCED,
-            "node host-a stopped its ranks, since it could not renew its lease in time",
+            "node a (host host-a) stopped its ranks, since it could not renew its lease in time",
             None,
         ),
         (
             rank_end(0, FaultKind.KEEPER_LOST, exit_code=None, by=EndedBy.US, detail="its keeper is gone"),
             FaultKind.KEEPER_LOST,
-            "node host-a lost the keeper of its ranks: its keeper is gone",
+            "node a (host host-a) lost the keeper of its ranks: its keeper is gone",
             None,
         ),
         (
             rank_end(0, FaultKind.START_FAILED, exit_code=None, detail="No such file: x (exec)"),
             FaultKind.START_FAILED,
-            "rank 0 on host-a could not be started: No such file: x (exec)",
+            "rank 0 on a (host host-a) could not be started: No such file: x (exec)",
             0,
         ),
     ],

@@ -55,7 +55,9 @@ def test_a_listing_of_the_first_key_says_nothing_of_the_others():
     known = mirror(first, Scope("/a/own"))
     known.observe(Listed(Listing(Scope("/a/own"), (kv("/a/own", 3),), 4)))
     known.observe(Listed(Listing(first, (kv("/a/b", 2),), 5)))
+    known.observe(Listed(Listing(first, (kv("/a/c", 2),), 6)))
     assert known.knows(first)
+    assert known.get("/a/b") is None, "what was before the first one is gone"
     assert known.get("/a/own") is not None
     known.observe(Listed(Listing(first, (), 9)))
     assert known.get("/a/own") is None, "there is none"

@@ -70,28 +70,28 @@ CASES = [
         ),
         {},
         K.EXCEPTION,
-        "rank 3 on host-b raised ValueError: bad shard (train.py:41)",
+        "rank 3 on node-b (host host-b) raised ValueError: bad shard (train.py:41)",
     ),
     (
         "killed from outside",
         report(fault("a", end(1, number=9, by=EndedBy.SOMEONE_ELSE), lost(0))),
         {},
         K.SIGNAL,
-        "rank 1 on host-a was killed by SIGKILL by someone else",
+        "rank 1 on node-a (host host-a) was killed by SIGKILL by someone else",
     ),
     (
         "segfault",
         report(fault("a", end(1, number=11), lost(0))),
         {},
         K.SIGNAL,
-        "rank 1 on host-a was killed by SIGSEGV",
+        "rank 1 on node-a (host host-a) was killed by SIGSEGV",
     ),
     (
         "out of memory",
         report(fault("a", end(1, number=9, by=EndedBy.SOMEONE_ELSE, oom_kill=True), lost(0))),
         {},
         K.OUT_OF_MEMORY,
-        "rank 1 on host-a was killed by the kernel, out of memory",
+        "rank 1 on node-a (host host-a) was killed by the kernel, out of memory",
     ),
     (
         "a hardware line on one rank outranks exceptions and time-outs of all others",
@@ -101,14 +101,14 @@ CASES = [
         ),
         {},
         K.HARDWARE,
-        "rank 3 on host-b met a hardware fault: NVRM: Xid (PCI:0:1): 48, DBE",
+        "rank 3 on node-b (host host-b) met a hardware fault: NVRM: Xid (PCI:0:1): 48, DBE",
     ),
     (
         "exit code with what it said",
         report(fault("a", end(0, code=3, last_lines=("x", "no data")), lost(1))),
         {},
         K.EXIT_CODE,
-        "rank 0 on host-a exited with code 3: no data",
+        "rank 0 on node-a (host host-a) exited with code 3: no data",
     ),
     (
         "storage",
@@ -119,21 +119,21 @@ CASES = [
         ),
         {},
         K.STORAGE,
-        "rank 0 on host-a failed on storage: OSError: [Errno 28] No space left on device (t.py:3)",
+        "rank 0 on node-a (host host-a) failed on storage: OSError: [Errno 28] No space left on device (t.py:3)",
     ),
     (
         "a lost node explains the lost connections",
         report(fault("a", lost(0), stopped(1))),
         {"node-b": "its lease ended"},
         K.NODE_LOST,
-        "node host-b lost: its lease ended",
+        "node node-b (host host-b) lost: its lease ended",
     ),
     (
         "an own exception outranks a lost node",
         report(fault("a", end(0, OWN), stopped(1))),
         {"node-b": "its lease ended"},
         K.EXCEPTION,
-        "rank 0 on host-a raised ValueError: bad shard (train.py:41)",
+        "rank 0 on node-a (host host-a) raised ValueError: bad shard (train.py:41)",
     ),
     (
         "the keeper's loss explains its ranks' deaths",
@@ -145,42 +145,48 @@ CASES = [
         ),
         {},
         K.KEEPER_LOST,
-        "node host-b lost the keeper of its ranks: killed by SIGKILL",
+        "node node-b (host host-b) lost the keeper of its ranks: killed by SIGKILL",
     ),
     (
         "fenced",
         report(fault("a", lost(0)), fault("b", stopped(2), stopped(3), kind=K.FENCED)),
         {},
         K.FENCED,
-        "node host-b stopped its ranks, since it could not renew its lease in time",
+        "node node-b (host host-b) stopped its ranks, since it could not renew its lease in time",
     ),
     (
         "ranks could not be started",
         report(fault("a", end(0), stopped(1))),
         {},
         K.START_FAILED,
-        "rank 0 on host-a could not be started: its process could not be created",
+        "rank 0 on node-a (host host-a) could not be started: its process could not be created",
     ),
     (
         "the one who did not come is to blame, not the one who waited",
         report(fault("a", end(0, MISSED), stopped(1)), fault("b", stopped(2), stopped(3))),
         {},
         K.COLLECTIVE_MISSED,
-        "rank 3 on host-b did not enter a collective in which rank 0 on host-a waited for it",
+        (
+            "rank 3 on node-b (host host-b) did not enter a collective in which "
+            "rank 0 on node-a (host host-a) waited for it"
+        ),
     ),
     (
         "the one who did not come never reported",
         report(fault("a", end(0, MISSED), stopped(1))),
         {},
         K.COLLECTIVE_MISSED,
-        "rank 3 on host-b did not enter a collective in which rank 0 on host-a waited for it",
+        (
+            "rank 3 on node-b (host host-b) did not enter a collective in which "
+            "rank 0 on node-a (host host-a) waited for it"
+        ),
     ),
     (
         "early exit",
         report(fault("a", lost(0), stopped(1)), fault("b", end(2, code=0), stopped(3))),
         {},
         K.EARLY_EXIT,
-        "rank 2 on host-b exited with 0 while other ranks still ran, and they lost its connection",
+        "rank 2 on node-b (host host-b) exited with 0 while other ranks still ran, and they lost its connection",
     ),
 ]
 
@@ -218,7 +224,8 @@ def test_only_lost_connections_blame_nobody_and_name_the_pair():
 
     assert (root.kind, root.culprit, root.end.rank) == (K.CONNECTION_LOST, False, 0)
     assert root.sentence == (
-        "network: rank 0 on host-a lost its connection to host-b (10.0.0.2:2242), and no rank shows a cause"
+        "network: rank 0 on node-a (host host-a) lost its connection to node-b (host host-b) at "
+        "10.0.0.2:2242, and no rank shows a cause"
     )
     assert "10.0.0.2:2242" in find_root(report(fault("a", lost(0))), {}, None, SEATS).sentence
 
@@ -230,7 +237,7 @@ def test_a_rank_that_closed_its_group_and_was_stopped_is_the_lead():
     root = find_root(report(fault("a", lost(0), silent)), {}, interrupt(K.CONNECTION_LOST, rank=0), SEATS)
 
     assert (root.kind, root.culprit, root.end.rank) == (K.CONNECTION_LOST, False, 0)
-    assert "look first at rank 1 on host-a" in root.sentence
+    assert "look first at rank 1 on node-a (host host-a)" in root.sentence
     assert "step 4 | ROOT CAUSE: bad data shard 17" in root.sentence
 
 
@@ -243,7 +250,7 @@ def test_the_lead_is_sought_at_the_peer_that_the_message_names():
 
     root = find_root(faults, {}, None, SEATS, addresses={"node-b": "10.0.0.2"})
 
-    assert "look first at rank 2 on host-b" in root.sentence
+    assert "look first at rank 2 on node-b (host host-b)" in root.sentence
     assert "it wrote nothing to stderr" in root.sentence
 
 
@@ -257,8 +264,8 @@ def test_a_time_out_alone_blames_nobody_but_names_the_silent_rank():
     root = find_root(report(fault("a", end(0, LATE), stopped(1))), {}, None, SEATS)
 
     assert (root.kind, root.culprit) == (K.TIMEOUT, False)
-    assert "rank 0 on host-a waited in vain" in root.sentence
-    assert "look first at rank 1 on host-a" in root.sentence
+    assert "rank 0 on node-a (host host-a) waited in vain" in root.sentence
+    assert "look first at rank 1 on node-a (host host-a)" in root.sentence
 
 
 def test_an_early_exit_explains_a_time_out():
@@ -271,7 +278,7 @@ def test_nodes_that_are_done_left_early_if_others_lost_them():
     root = find_root(report(fault("a", lost(0), stopped(1))), {}, None, SEATS, done=("node-c",))
 
     assert (root.kind, root.node_id) == (K.EARLY_EXIT, "node-c")
-    assert root.sentence.startswith("ranks 4, 5 on host-c exited with 0")
+    assert root.sentence.startswith("ranks 4, 5 on node-c (host host-c) exited with 0")
 
 
 def test_ending_well_is_no_fault_of_its_own():
@@ -281,7 +288,7 @@ def test_ending_well_is_no_fault_of_its_own():
 
 
 def test_a_node_that_left_by_its_own_word_left():
-    said = interrupt(K.NODE_LEFT, "b", reason="node host-b left: SIGTERM")
+    said = interrupt(K.NODE_LEFT, "b", reason="node node-b (host host-b) left: SIGTERM")
 
     root = find_root(report(fault("a", lost(0))), {"node-b": "its key is gone"}, said, SEATS)
 
@@ -289,15 +296,15 @@ def test_a_node_that_left_by_its_own_word_left():
 
 
 def test_what_the_interrupt_says_counts_if_its_author_died():
-    said = interrupt(K.EXCEPTION, "b", rank=3, reason="rank 3 on host-b raised ValueError: x")
+    said = interrupt(K.EXCEPTION, "b", rank=3, reason="rank 3 on node-b (host host-b) raised ValueError: x")
 
     root = find_root(report(fault("a", lost(0))), {"node-b": "its lease ended"}, said, SEATS)
 
-    assert (root.kind, root.sentence) == (K.EXCEPTION, "rank 3 on host-b raised ValueError: x")
+    assert (root.kind, root.sentence) == (K.EXCEPTION, "rank 3 on node-b (host host-b) raised ValueError: x")
 
 
 def test_a_final_report_corrects_the_interrupt():
-    said = interrupt(K.EXIT_CODE, "a", rank=0, reason="rank 0 on host-a exited with code 1")
+    said = interrupt(K.EXIT_CODE, "a", rank=0, reason="rank 0 on node-a (host host-a) exited with code 1")
 
     root = find_root(report(fault("a", lost(0)), fault("b", end(3, OWN))), {}, said, SEATS)
     assert root.end.rank == 3
@@ -306,12 +313,14 @@ def test_a_final_report_corrects_the_interrupt():
 
 
 def test_a_verdict_of_the_hang_monitor_outlives_our_own_kill():
-    said = interrupt(K.COLLECTIVE_MISSED, "b", rank=2, reason="rank 2 on host-b made no step for 60 s")
+    said = interrupt(
+        K.COLLECTIVE_MISSED, "b", rank=2, reason="rank 2 on node-b (host host-b) made no step for 60 s"
+    )
 
     root = find_root(report(fault("a", stopped(0), lost(1)), fault("b", stopped(2))), {}, said, SEATS)
 
     assert (root.kind, root.node_id, root.culprit) == (K.COLLECTIVE_MISSED, "node-b", True)
-    assert root.sentence == "rank 2 on host-b made no step for 60 s"
+    assert root.sentence == "rank 2 on node-b (host host-b) made no step for 60 s"
 
 
 @pytest.mark.parametrize("said", [None, interrupt(K.STOPPED_BY_US, reason="a person asked for it")])

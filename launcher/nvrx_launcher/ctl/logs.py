@@ -13,6 +13,7 @@ import anyio.to_thread
 from nvrx_async.etcd import EtcdError
 from nvrx_async.job.errors import NoSuchJobError
 from nvrx_async.job.status import JobStatus
+from nvrx_async.job.where import where
 from nvrx_async.job.why import Why
 from nvrx_launcher.ctl.errors import NoEtcdError, NothingFoundError
 from nvrx_launcher.ctl.past import folders
@@ -122,7 +123,7 @@ def _nothing(
     looked = ", ".join(str(root) for root in dict.fromkeys(roots))
     hint = f"looked in {looked}; logs lie on the node that ran the rank: --log-dir names another folder"
     if status and rank is not None:
-        at = next((one.host for one in status.ranks if one.rank == rank), None)
+        at = next((where(one.node_id, one.host) for one in status.ranks if one.rank == rank), None)
         hint = (
             f"rank {rank} runs on {at}: run nvrx logs there, or where its log folder is mounted"
             if at

@@ -10,6 +10,7 @@ from nvrx_async.job.records import FaultKind
 from nvrx_async.job.round_record import RoundRecord
 from nvrx_async.job.times import seconds_between
 from nvrx_async.job.waterfall import Waterfall
+from nvrx_async.job.where import where
 from nvrx_async.job.why import Consequence, Stack, Why
 from nvrx_launcher.ctl.screen import Screen
 from nvrx_launcher.ctl.table import Cell, Column, Paint, cut, signs, table
@@ -193,7 +194,7 @@ def _others(found: Sequence[Consequence], screen: Screen) -> list[str]:
 def _alike(group: Sequence[Consequence], kind: str, what: str) -> str:
     """Ranks that ended in the same way, in one line."""
     if len(group) == 1:
-        return f"rank {group[0].rank} on {group[0].host}: {kind}, {what}"
+        return f"rank {group[0].rank} on {where(group[0].node_id, group[0].host)}: {kind}, {what}"
     return f"ranks {_runs([one.rank for one in group])}: {kind}, {what}"
 
 
@@ -213,7 +214,7 @@ def _stacks(found: Sequence[Stack], culprit: int | None, screen: Screen) -> list
         step = f", step {one.step}" if one.step is not None else ""
         section = f", in section {clean(one.section)}" if one.section else ""
         silent = f", silent for {duration(one.silent_s)}" if one.silent_s else ""
-        lines.append(f"  rank {one.rank} on {one.host}: {mark}{step}{section}{silent}")
+        lines.append(f"  rank {one.rank} on {where(one.node_id, one.host)}: {mark}{step}{section}{silent}")
         lines += [f"      {clean(frame)}" for frame in one.frames[:_FRAMES]]
     if len(ordered) > _STACKS:
         lines.append(f"  ... {len(ordered) - _STACKS} more, in -o json")

@@ -455,7 +455,7 @@ class Life:
             if self.over:
                 return
             if scope in self._watches:
-                if self._watches[scope] is None:
+                if self._watches[scope] is None and not scope.first:  # that is read once, and not followed
                     self._watches[scope] = self.link.watch(scope, listing, self._changed)
                 self.enqueue(Listed(listing))
             then()

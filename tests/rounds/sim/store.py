@@ -72,6 +72,7 @@ class Store:
 
     def read(self, scope: Scope) -> Listing:
         items = tuple(self.keys[key] for key in sorted(self.keys) if scope.covers(key))
+        items = items[:1] if scope.first else items
         return Listing(scope, items, self.revision)
 
     def commit(self, txn: Txn) -> TxnResult:
