@@ -78,7 +78,7 @@ def test_one_that_stays_away_is_waited_out(seed: int) -> None:
 
 @RULE
 def test_an_attempt_whose_members_run_on_without_leases_is_not_taken_over(
-    rule: bool, monkeypatch: pytest.MonkeyPatch
+    *, rule: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All keys are gone and all ranks train on, by promises: only their deaths, or time, free the job."""
     if not rule:
