@@ -187,12 +187,12 @@ def test_a_second_ctrl_c_still_ends_with_a_summary(job: Stage) -> None:
     agent.says("stopping; ranks have 600 s")
     agent.signal(signal.SIGINT)
     assert agent.ends() == 130, job.told()
-    _, closing, summary = agent.text.rpartition(f"job {job.run_id} stopped: ended on this node by SIGINT")
+    _, closing, summary = agent.text.rpartition(f"job {job.run_id} cancelled: ended on this node by SIGINT")
     assert closing, agent.text
     assert "(exit code 130)" in summary
     assert "logs " in summary
     assert (job.folder / "logs" / job.run_id / "summary.txt").read_text().count(
-        "stopped: ended on this node"
+        "cancelled: ended on this node"
     ) == 1
 
 

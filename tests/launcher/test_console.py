@@ -388,3 +388,22 @@ def test_colours_change_no_text():
 )
 def test_when_there_are_colours(terminal, environment, coloured):
     assert palette_for(terminal=terminal, environment=environment).coloured is coloured
+
+
+def contrast(code: str, behind: int) -> float:
+    """WCAG 2 contrast of a colour of the 6 x 6 x 6 cube with white (255) or black (0)."""
+    level = (0, 95, 135, 175, 215, 255)
+    place = int(code.removesuffix("m").rpartition(";")[2]) - 16
+    parts = [level[place // 36] / 255, level[place // 6 % 6] / 255, level[place % 6] / 255]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    light = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    high, low = max(light, behind / 255), min(light, behind / 255)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("behind", [0, 255])
+def test_colours_are_read_on_white_and_on_black(behind):
+    palette = palette_for(terminal=True, environment={"TERM": "xterm-256color"})
+    for paint in (palette.warning, palette.success, palette.path):
+        code = paint("x").removeprefix("\x1b[").partition("x")[0]
+        assert contrast(code, behind) >= 4, code
