@@ -39,7 +39,8 @@ from nvrx_launcher.clock import boottime_s, now, utc
 from nvrx_launcher.store import EtcdStore
 from nvrx_launcher.sweep import this_process
 
-TTL_S = 60
+TTL_S = 300
+"""Long: on a machine that others keep busy no agent shall give its lease up while hundreds share a processor."""
 PER_CLIENT = 50
 """So many agents share one connection, which a real agent has for itself."""
 
