@@ -44,7 +44,7 @@ def summary(story: Story, outcome: Outcome, palette: Palette, now_s: float) -> l
 
 
 def _verdict(story: Story, outcome: Outcome, palette: Palette) -> str:
-    name = f"job {story.run_id}" + (f", attempt {story.attempt}" if story.attempt > 1 else "")
+    name = f"job {story.run_id}" + (f", attempt {story.attempt}" if story.attempt > 0 else "")
     if outcome.success:
         restarts = max(len(story.rounds) - 1, 0)
         after = f" after {count(restarts, 'restart')}" if restarts else ""
