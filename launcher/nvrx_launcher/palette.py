@@ -1,4 +1,8 @@
-"""Colours: errors red, warnings yellow, success green, paths and hints cyan. Text reads the same without."""
+"""Colours: errors red, warnings yellow, success green, paths and hints cyan. Text reads the same without.
+
+ANSI yellow, green and cyan cannot be read on white (contrast below 2.3 in xterm's colours). Where a terminal knows
+256 colours, darker ones are taken: 4 at least on white and on black, by WCAG 2's formula.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Palette:
-    """Paints text, or leaves it as it is."""
+    """Paints text, or leaves it as it is. `deep`: the terminal knows 256 colours."""
 
     coloured: bool = False
+    deep: bool = False
 
     def error(self, text: str) -> str:
         """Red and bold."""
@@ -21,15 +26,15 @@ class Palette:
 
     def warning(self, text: str) -> str:
         """Yellow."""
-        return self._paint("33", text)
+        return self._paint("38;5;130" if self.deep else "33", text)
 
     def success(self, text: str) -> str:
         """Green and bold."""
-        return self._paint("1;32", text)
+        return self._paint("1;38;5;28" if self.deep else "1;32", text)
 
     def path(self, text: str) -> str:
         """Cyan: a path, or the word before a hint."""
-        return self._paint("36", text)
+        return self._paint("38;5;31" if self.deep else "36", text)
 
     def quiet(self, text: str) -> str:
         """Dim."""
@@ -45,4 +50,5 @@ PLAIN = Palette()
 def palette_for(*, terminal: bool, environment: Mapping[str, str]) -> Palette:
     """Colours on a terminal, unless NO_COLOR is set (to anything but nothing) or TERM is dumb."""
     wanted = terminal and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
-    return Palette(coloured=wanted)
+    deep = "256color" in environment.get("TERM", "") or environment.get("COLORTERM") in ("truecolor", "24bit")
+    return Palette(coloured=wanted, deep=wanted and deep)

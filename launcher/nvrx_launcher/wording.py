@@ -14,8 +14,15 @@ if TYPE_CHECKING:
 _MINUTE_S = 60
 _HOUR_S = 3600
 _DAY_S = 86400
-_ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_ESCAPES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI
+    r"|(?:\x1b[\]P_^X]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # OSC and other strings
+    r"|\x1b."
+)
+# C1 signs too (U+009B begins a sequence as ESC [ does), and what turns the direction of a line or hides in it.
+_CONTROLS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]"
+)
 
 _SIGNAL_MEANINGS = {
     signal.SIGSEGV: "invalid memory access",
@@ -126,6 +133,16 @@ def last_lines(lines: Sequence[str], most: int) -> list[str]:
 def clean(text: str) -> str:
     """Text of a rank without escape sequences and control signs, so that it cannot paint the terminal."""
     return _CONTROLS.sub("", _ESCAPES.sub("", text)).replace("\t", "    ").rstrip()
+
+
+def one_line(text: str) -> str:
+    """The same in one line, for a cell or a list where a line stands for a thing."""
+    return " ".join(clean(text).splitlines())
+
+
+def escaped(text: str) -> str:
+    r"""JSON or YAML whose texts hold such signs as `\u009b`: it means the same, and paints no terminal."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def shortened(text: str, width: int) -> str:

@@ -86,7 +86,8 @@ def of_round(record: RoundRecord) -> Iterator[JobEvent]:
         yield JobEvent(times.ended_utc, EventKind.JUDGED, sentence, number, bad=True)
     if record.outcome is not None:
         out = record.outcome
-        sentence = f"the job ended with exit code {out.exit_code}: {out.reason}"
+        how = f" ({out.ending.value.replace('_', ' ')})" if out.ending is not None else ""
+        sentence = f"the job ended with exit code {out.exit_code}{how}: {out.reason}"
         yield JobEvent(out.decided_utc, EventKind.OUTCOME, sentence, number, bad=not out.success)
 
 

@@ -497,6 +497,19 @@ class End:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Ending(Enum):
+    """In which way an attempt ended."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+    INFRASTRUCTURE = "infrastructure"
+    CANCELLED = "cancelled"
+    """By a person: Ctrl-C, a terminal that went away, `nvrx stop`."""
+    PREEMPTED = "preempted"
+    """By SIGTERM, which schedulers send."""
+    TIME_LIMIT = "time_limit"
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Key `outcome`: the attempt's final verdict; all agents exit with `exit_code`."""
@@ -508,6 +521,7 @@ class Outcome:
     decided_utc: str
     launch_id: str | None = None
     root: Root | None = None
+    ending: Ending | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -329,6 +329,9 @@ def _offer_stacks(path: str | None) -> int:
     except OSError:
         return 0
     if number:
+        # The interpreter gives the signal back when it ends, and a collective may end long after that: a rank that
+        # is asked for its stacks then must not die of it. What it starts inherits a handled signal as the default.
+        signal.signal(number, signal.SIG_IGN)
         faulthandler.register(number, file=fd, all_threads=True)
     return int(number)
 

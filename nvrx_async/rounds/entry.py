@@ -137,7 +137,7 @@ class Entrance:
             return Pause("reading the job's keys")
         keys = self._keys(mirror)
         if keys is None:
-            return self._open(AttemptKeys(self._me.run_id, 0), mirror, now)
+            return self._open(AttemptKeys(self._me.run_id, self._me.first_attempt), mirror, now)
         inside = self._inside(keys, mirror)
         if inside is not None:
             return inside

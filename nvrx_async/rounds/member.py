@@ -195,7 +195,8 @@ class Member:
                 again = replace(self._registration, revision=revision, lease=self._holding.lease)
                 self._registration, self._joined = again, -1  # what it had joined went with the old lease
             case "report":
-                self._reported, self._ranks = committed.round, None
+                self._reported = max(self._reported, committed.round)
+                self._ranks = committed.leaves(self._ranks)
             case "done":
                 self._done_round = committed.round
             case "stop" | "vote" | "grow":
@@ -351,7 +352,7 @@ class Member:
         return f"interrupting round {number}: {fault.sentence}"
 
     def _done(self, now: Now, ranks: OwnRanks, registered: Registration) -> str:
-        if not self._is_done(ranks):
+        if not self._done_round >= ranks.round:
             self._commit("done", registered.done(ranks.round, ranks.as_extra(now)), ranks.round)
         return "all ranks of this node finished; waiting for the others"
 
@@ -482,7 +483,7 @@ class Member:
         """Leave: stop the ranks, say so, and write the outcome if nobody else is left to."""
         ranks = self._ranks
         reason = f"{registered.node.node_id} leaves: it was sent {signal_name(leave.signal)}"
-        seated = ranks is not None and ranks.round == now_round.number and not self._is_done(ranks)
+        seated = ranks is not None and ranks.round == now_round.number and not self._done_round >= ranks.round
         if ranks is not None and seated and not ranks.stopping and now.s < leave.agree_until_s:
             self._wake(leave.agree_until_s)
             wanted = Stop(registered.node.node_id, reason)
@@ -518,7 +519,7 @@ class Member:
             return self._finish(code, f"{reason}; others stay in it")
         if self._asked_last or self._in_flight is not None:
             return "leaving: reading how the job ended"
-        outcome = last_outcome(now_round, code, reason, now, self._me.launch_id)
+        outcome = last_outcome(now_round, code, reason, now, self._me.launch_id, leave.ending)
         self._commit("last", registered.last_word(outcome))
         self._asked_last = True
         return "leaving: writing the outcome if nobody stays"
@@ -533,9 +534,6 @@ class Member:
         if step.txn is not None:
             self._commit(step.tag, step.txn, ranks.round)
         return step.waits
-
-    def _is_done(self, ranks: OwnRanks) -> bool:
-        return self._done_round >= ranks.round
 
     # Small steps --------------------------------------------------------------------------------------
 

@@ -157,3 +157,10 @@ class InFlight:
     tag: str
     round: int = -1
     joins: int = -1
+
+    def leaves(self, ranks: OwnRanks | None) -> OwnRanks | None:
+        """What runs here once a report is known to be in etcd.
+
+        Others may have gone on by it before its answer came, and ranks of the next round been started.
+        """
+        return ranks if ranks is not None and ranks.round > self.round else None

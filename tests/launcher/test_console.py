@@ -92,7 +92,7 @@ def text(block: str) -> str:
 
 def test_one_job_with_a_restart_from_start_to_end(tmp_path):
     screen = Screen(summary_file=tmp_path / "new" / "summary.txt")
-    screen.show(0.5, Registered(NODE, 1))
+    screen.show(0.5, Registered(NODE, 0))
     screen.show(1, Waiting("1 of 2 nodes joined; missing: gpu08", 601))
     screen.show(7, running(0, "first start"))
     screen.show(14, RankFailed(0, RAISED, "gpu07"))
@@ -323,7 +323,7 @@ def test_a_summary_that_cannot_be_written_is_a_warning(tmp_path):
 
 def test_what_others_wrote_cannot_paint_the_terminal():
     screen = Screen()
-    shown = screen.show(1, Registered(NODE, 1, "ended 7 (\x1b[2Jsh)"))
+    shown = screen.show(1, Registered(NODE, 0, "ended 7 (\x1b[2Jsh)"))
     shown += screen.show(2, Waiting("a\x1b[31m still to join"))
     shown += screen.show(3, running(4, "rank 1 raised \x1b]0;title\x07E"))
     assert "\x1b" not in shown
@@ -360,7 +360,7 @@ def test_a_terminal_that_is_gone_is_no_error():
 
 def test_colours_change_no_text():
     notices = (
-        Registered(NODE, 1, "x"),
+        Registered(NODE, 0, "x"),
         Waiting("y", 5),
         running(0, "z"),
         RankFailed(0, RAISED, "gpu07"),
@@ -388,3 +388,22 @@ def test_colours_change_no_text():
 )
 def test_when_there_are_colours(terminal, environment, coloured):
     assert palette_for(terminal=terminal, environment=environment).coloured is coloured
+
+
+def contrast(code: str, behind: int) -> float:
+    """WCAG 2 contrast of a colour of the 6 x 6 x 6 cube with white (255) or black (0)."""
+    level = (0, 95, 135, 175, 215, 255)
+    place = int(code.removesuffix("m").rpartition(";")[2]) - 16
+    parts = [level[place // 36] / 255, level[place // 6 % 6] / 255, level[place % 6] / 255]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    light = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    high, low = max(light, behind / 255), min(light, behind / 255)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("behind", [0, 255])
+def test_colours_are_read_on_white_and_on_black(behind):
+    palette = palette_for(terminal=True, environment={"TERM": "xterm-256color"})
+    for paint in (palette.warning, palette.success, palette.path):
+        code = paint("x").removeprefix("\x1b[").partition("x")[0]
+        assert contrast(code, behind) >= 4, code

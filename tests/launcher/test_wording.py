@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import orjson
 import pytest
 
 from nvrx_async.job.records import EndedBy, FaultKind, Level, RankEnd, Root
 from nvrx_launcher.advice import advice, what_next
-from nvrx_launcher.wording import clean, count, duration, rank_range, shortened, signal_name
+from nvrx_launcher.wording import (
+    clean,
+    count,
+    duration,
+    escaped,
+    one_line,
+    rank_range,
+    shortened,
+    signal_name,
+)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +46,10 @@ def test_numbers():
 
 def test_text_of_ranks_cannot_paint_the_terminal():
     assert clean("\x1b]0;title\x07a\x1b[2Jb\tc\x00\x1b(Bd  ") == "ab    cBd"
+    assert clean("a\x9b31mred\x9d0;title\x9cb\u202ec\u200bd\u2028e\x85f") == "aredbcdef"
+    assert clean("\x1bPq#0;1\x1b\\x\x1b]8;;http://e\x1b\\link\x1b]8;;\x07y") == "xlinky"
+    assert clean("ü 漢字 👩\u200d🚀") == "ü 漢字 👩\u200d🚀"
+    assert one_line("a\nb\x1b[A\r\nc") == "a b c"
     assert shortened("a  b\n c" * 20, 12) == "a b ca b..."
     assert shortened(" short ", 12) == "short"
 
@@ -67,3 +81,10 @@ def test_what_to_do_after_a_job():
     assert what_next(None, 75, 3).startswith("start it again")
     assert what_next(None, 1, 3) == ""
     assert what_next(Root(FaultKind.EXCEPTION, "x"), 130, 0) == ""
+
+
+def test_data_holds_no_sign_that_paints_and_means_the_same():
+    value = {"what": "a\x9b31m\u202eb\x7f\nü"}
+    text = escaped(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
+    assert not {"\x9b", "\u202e", "\x7f"} & set(text)
+    assert orjson.loads(text) == value

@@ -362,3 +362,21 @@ with nvrx_async.connect():
             text = (tmp_path / "stacks.txt").read_text()
         child.kill()
     assert f"0x{view.main_ident:016x}" in text
+
+
+def test_a_rank_that_is_ending_does_not_die_of_being_asked_for_its_stacks(page, tmp_path, monkeypatch):
+    """The interpreter hands the signal back when it ends, as `unregister` does; torch may take long after that."""
+    monkeypatch.setenv(STACKS_VARIABLE, str(tmp_path / "stacks.txt"))
+    program = """
+import faulthandler, nvrx_async, os, signal, subprocess
+with nvrx_async.connect():
+    asked = [n for n in range(signal.SIGRTMIN, signal.SIGRTMAX + 1) if signal.getsignal(n) != signal.SIG_DFL]
+    shell = subprocess.run("grep SigIgn /proc/self/status", shell=True, capture_output=True, text=True)
+    assert int(shell.stdout.split()[1], 16) >> (asked[0] - 1) & 1 == 0, "nothing is inherited"
+assert len(asked) == 1
+faulthandler.unregister(asked[0])
+os.kill(os.getpid(), asked[0])
+print("lives", flush=True)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "lives\n"), done.stderr

@@ -126,6 +126,12 @@ def test_the_first_agent_opens_attempt_0_and_registers_in_the_same_step():
     assert isinstance(door.decide(), Inside)
 
 
+def test_the_first_attempt_has_the_number_that_the_agent_brings():
+    entry = Door(replace(identity("a"), first_attempt=3)).decide()
+    assert isinstance(entry, Open)
+    assert entry.keys == AttemptKeys("job", 3)
+
+
 def test_of_two_that_open_one_is_refused_and_registers_instead():
     first, second = Door(), Door(identity("b", lease=0xB))
     second.etcd = first.etcd

@@ -461,6 +461,19 @@ def test_the_next_round_is_started_after_the_report():
     assert only(bench.tell(), StartRanks).assignment.round == 1
 
 
+def test_a_report_that_is_answered_after_the_next_round_was_seen_does_not_start_that_twice():
+    bench = running()
+    interrupted(bench)
+    bench.tell(PortReserved(1, 29501))
+    commit = only(bench.tell(RanksGone(0, STOPPED)), Commit)
+    answer = bench.outcome(commit)
+    run_round(bench, 1, token="t2")
+    assert only(bench.tell(), StartRanks).assignment.round == 1
+    assert all_of(bench.tell(answer), StartRanks) == [], "a second order is refused, its ranks are forgotten"
+    interrupted(bench, 1)
+    assert only(bench.tell(), StopRanks).round == 1
+
+
 def test_a_round_that_keeps_the_seal_is_started_with_its_own_store_and_limits_and_nothing_is_read_anew():
     bench = running()
     before = bench.machine.scopes()

@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from support.clock_step import SteppedClock
-from support.netspaces import Network, network
+from support.netspaces import Network, network_here
 from support.stage import AGENT_MARK, Agent, Stage, stage
 from support.worlds import Frozen, prepare, recorded
 
@@ -422,7 +422,7 @@ def chaos(seed: int, say: Callable[[str], None]) -> Iterator[Chaos]:
     """The job on a stage of its own. Must run in namespaces of its own."""
     endpoints = ",".join(f"{Network.address(number)}:{PORT}" for number in range(MEMBERS))
     with ExitStack() as stack:
-        net = stack.enter_context(network(NODES))
+        net = stack.enter_context(network_here(NODES))
         made = Chaos(stack.enter_context(stage(endpoints)), net, seed, say)
         stack.callback(_unmount, made)
         yield made

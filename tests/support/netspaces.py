@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from support.hosts import Host, host
@@ -46,10 +46,11 @@ def are_own() -> bool:
 
 
 class Network:
-    """Hosts `10.79.0.1`, `.2`, … on a bridge; this process is `.254`, on the trunk."""
+    """Hosts `10.79.0.1`, `.2`, … on a bridge. `ip` runs ip(8) where the bridge is."""
 
-    def __init__(self, hosts: Sequence[Host]) -> None:
+    def __init__(self, hosts: Sequence[Host], ip: Callable[..., None]) -> None:
         self.hosts = hosts
+        self._ip = ip
 
     @staticmethod
     def address(number: int) -> str:
@@ -58,32 +59,44 @@ class Network:
     def cut(self, *numbers: int) -> None:
         """These hosts still reach each other, and nobody else."""
         for number in numbers:
-            _ip("link", "set", f"port{number}", "master", _PART)
+            self._ip("link", "set", f"port{number}", "master", _PART)
 
     def heal(self) -> None:
         """All hosts reach each other."""
         for number in range(len(self.hosts)):
-            _ip("link", "set", f"port{number}", "master", _TRUNK)
+            self._ip("link", "set", f"port{number}", "master", _TRUNK)
 
 
 @contextmanager
 def network(count: int) -> Iterator[Network]:
-    """So many hosts, all connected."""
+    """So many hosts, all connected, by a bridge in a namespace of its own."""
+    with host() as switch, _network(count, switch.command("ip")) as made:
+        yield made
+
+
+@contextmanager
+def network_here(count: int) -> Iterator[Network]:
+    """The same with the bridge in this namespace, so that this process is on it, as `.254`."""
+    with _network(count, ("ip",)) as made:
+        subprocess.run(["ip", "addr", "add", f"{NETWORK}.{HERE}/24", "dev", _TRUNK], check=True, timeout=20)
+        yield made
+
+
+@contextmanager
+def _network(count: int, command: Sequence[str]) -> Iterator[Network]:
+    def ip(*words: str) -> None:
+        subprocess.run([*command, *words], check=True, timeout=20)
+
     with ExitStack() as stack:
         for bridge in (_TRUNK, _PART):
-            _ip("link", "add", bridge, "type", "bridge", "forward_delay", "0")
-            stack.callback(_ip, "link", "del", bridge)
-            _ip("link", "set", bridge, "up")
-        _ip("addr", "add", f"{NETWORK}.{HERE}/24", "dev", _TRUNK)
+            ip("link", "add", bridge, "type", "bridge", "forward_delay", "0")
+            stack.callback(ip, "link", "del", bridge)
+            ip("link", "set", bridge, "up")
         hosts = [stack.enter_context(host()) for _ in range(count)]
         for number, one in enumerate(hosts):
             port = f"port{number}"
-            _ip("link", "add", port, "type", "veth", "peer", "name", "net0", "netns", str(one.pid))
-            _ip("link", "set", port, "master", _TRUNK, "up")
+            ip("link", "add", port, "type", "veth", "peer", "name", "net0", "netns", str(one.pid))
+            ip("link", "set", port, "master", _TRUNK, "up")
             one.does("ip", "addr", "add", f"{Network.address(number)}/24", "dev", "net0")
             one.does("ip", "link", "set", "net0", "up")
-        yield Network(hosts)
-
-
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, timeout=20)
+        yield Network(hosts, ip)

@@ -9,17 +9,15 @@ from dataclasses import replace
 from datetime import datetime
 
 import anyio
-import orjson
 
 from nvrx_async.etcd import EtcdClient
 from nvrx_async.job.client import JobClient
 from nvrx_async.job.reader import run_ids
 from nvrx_async.job.status import JobStatus
-from nvrx_async.job.why import explain
 from nvrx_launcher.ctl import text_jobs, text_rounds
 from nvrx_launcher.ctl.errors import NothingFoundError
 from nvrx_launcher.ctl.place import EtcdOptions, connected, job_client, places
-from nvrx_launcher.ctl.screen import Screen, as_data, screen_for
+from nvrx_launcher.ctl.screen import Screen, as_data, json_line, screen_for
 from nvrx_launcher.ctl.watching import redrawn
 
 REFRESH_S = 1.0
@@ -76,7 +74,7 @@ async def status(options: EtcdOptions, run_id: str, screen: Screen, *, watch: bo
             found = await job.status()
             over = found.state.is_over
             if screen.form in ("json", "yaml"):
-                return [orjson.dumps(as_data("JobStatus", found)).decode()]
+                return [json_line("JobStatus", found)]
             return text_jobs.status(found, _now(screen))
 
         async with job.changes() as changes:
@@ -121,7 +119,7 @@ async def events(
     async with job_client(options, run_id) as job, aclosing(job.events(follow=follow, since=since)) as told:
         async for event in told:
             if screen.form == "json":
-                sys.stdout.write(orjson.dumps(as_data("JobEvent", event)).decode() + "\n")
+                sys.stdout.write(json_line("JobEvent", event) + "\n")
                 sys.stdout.flush()
             elif screen.form == "yaml":
                 sys.stdout.write("---\n")
@@ -153,8 +151,7 @@ async def describe(options: EtcdOptions, run_id: str, what: str, name: str, scre
     """Everything of a job, or of one node, rank or round of it."""
     async with job_client(options, run_id) as job:
         if what == "round":
-            record = await job.round(int(name))
-            story = explain(record)
+            record, story = await job.round(int(name)), await job.why(int(name))
             screen.emit("RoundRecord", record, lambda: text_rounds.described(record, story, screen))
             return 0
         found = await job.status(live=True)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
-import orjson
 
 from nvrx_async.etcd import EtcdError, UnavailableError
 from nvrx_async.job.errors import NoSuchJobError, NoSuchRoundError
@@ -20,7 +19,7 @@ from nvrx_async.job.why import explain
 from nvrx_launcher.ctl import look, text_rounds, trace
 from nvrx_launcher.ctl.errors import NoEtcdError
 from nvrx_launcher.ctl.place import EtcdOptions
-from nvrx_launcher.ctl.screen import Screen, as_data
+from nvrx_launcher.ctl.screen import Screen, json_line
 from nvrx_launcher.exit_codes import ExitCode
 
 FOLDER_VARIABLES = ("NVRX_LOG_DIR", "PET_LOG_DIR")
@@ -87,7 +86,7 @@ def _events(found: Past, screen: Screen, since: datetime | None) -> None:
     since_utc = as_utc(since) if since is not None else ""
     events = [event for event in found.events if event.at_utc >= since_utc]
     if screen.form == "json":
-        sys.stdout.write("".join(orjson.dumps(as_data("JobEvent", one)).decode() + "\n" for one in events))
+        sys.stdout.write("".join(json_line("JobEvent", one) + "\n" for one in events))
     else:
         screen.emit_all("EventList", events, lambda: text_rounds.events(events, screen))
 

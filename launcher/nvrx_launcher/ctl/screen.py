@@ -15,7 +15,7 @@ import orjson
 from nvrx_async.job.codec import SCHEMA, encode
 from nvrx_async.job.times import parsed
 from nvrx_launcher.palette import Palette, palette_for
-from nvrx_launcher.wording import duration
+from nvrx_launcher.wording import duration, escaped
 
 ROWS_ON_TERMINAL = 50
 FORMS = ("table", "json", "yaml", "wide")
@@ -65,11 +65,11 @@ class Screen:
     def data(self, value: Any) -> None:
         """Write JSON or YAML."""
         if self.form == "json":
-            sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
+            sys.stdout.write(escaped(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()) + "\n")
             return
         from nvrx_launcher.ctl.yaml_text import yaml_text  # noqa: PLC0415 - seldom asked for
 
-        sys.stdout.write(yaml_text(value))
+        sys.stdout.write(escaped(yaml_text(value)))
 
     def lines(self, lines: Iterable[str]) -> None:
         """Write lines."""
@@ -88,6 +88,11 @@ class Screen:
             return "-"
         form = "%H:%M:%S" if moment.date() == self.now.date() else "%Y-%m-%d %H:%M:%S"
         return moment.strftime(form)
+
+
+def json_line(kind: str, record: Any) -> str:
+    """A record as one line of JSON."""
+    return escaped(orjson.dumps(as_data(kind, record)).decode())
 
 
 def screen_for(form: str, *, everything: bool = False, rows: int | None = ROWS_ON_TERMINAL) -> Screen:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from nvrx_launcher.wording import one_line
 
 Paint = Callable[[str], str]
 _GAP = "  "
@@ -37,7 +39,13 @@ def table(
     head: Paint | None = None,
 ) -> list[str]:
     """Lines of a table, at most `width` signs wide (None: as wide as it is). Columns that do not fit are left out."""
-    cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
+    cells = [
+        [
+            replace(cell, text=one_line(cell.text)) if isinstance(cell, Cell) else Cell(one_line(cell))
+            for cell in row
+        ]
+        for row in rows
+    ]
     kept = list(range(len(columns)))
     widths = [
         max([signs(column.title), *(signs(row[i].text) for row in cells)]) for i, column in enumerate(columns)

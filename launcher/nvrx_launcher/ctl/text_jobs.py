@@ -273,7 +273,7 @@ def _facts(facts: Sequence[tuple[str, str]], screen: Screen, indent: str = "  ")
     room = max((screen.width or _NO_END) - _TITLE - len(indent), _LEAST_TEXT)
     lines = []
     for name, text in facts:
-        for place, part in enumerate(textwrap.wrap(text, room)):
+        for place, part in enumerate(textwrap.wrap(clean(text), room)):
             title = name if place == 0 else ""
             lines.append(f"{indent}{screen.palette.quiet(f'{title:<{_TITLE}}')}{part}")
     return lines

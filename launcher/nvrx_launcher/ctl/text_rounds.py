@@ -14,7 +14,7 @@ from nvrx_async.job.where import where
 from nvrx_async.job.why import Consequence, Stack, Why
 from nvrx_launcher.ctl.screen import Screen
 from nvrx_launcher.ctl.table import Cell, Column, Paint, cut, signs, table
-from nvrx_launcher.wording import clean, count, duration, number_list
+from nvrx_launcher.wording import clean, count, duration, number_list, one_line
 
 _TITLE = 10
 _BAR = 30
@@ -73,7 +73,7 @@ def event_line(event: JobEvent, screen: Screen) -> str:
     ):
         paint = screen.palette.success
     moment = screen.palette.quiet(screen.clock(event.at_utc))
-    return f"{moment}  {paint(f'{event.kind.value:<11}')}  {clean(event.sentence)}"
+    return f"{moment}  {paint(f'{event.kind.value:<11}')}  {one_line(event.sentence)}"
 
 
 def why(one: Why, screen: Screen) -> list[str]:
@@ -147,11 +147,13 @@ def waterfall(one: Waterfall, screen: Screen, *, since: str = "the fault") -> li
     for step in one.steps:
         drawn = _bar(passed, step.seconds, one.seconds, bar)
         passed += step.seconds
-        text = step.meaning + (f" (last: {step.last})" if step.last else "")
-        free = (screen.width or 10_000) - names - times - bar - 8
+        last = f" (last: {step.last})" if step.last else ""
+        # On a narrow screen the explanation is cut, never the node that was waited for.
+        free = (screen.width or 10_000) - names - times - bar - 8 - signs(last)
+        text = cut(step.meaning, max(free, 0)) + last
         lines.append(
             f"  {step.name:<{names}}  {duration_ms(step.seconds):>{times}}  {screen.palette.path(drawn)}  "
-            f"{screen.palette.quiet(cut(text, max(free, 0)))}".rstrip()
+            f"{screen.palette.quiet(text)}".rstrip()
         )
     if one.missing:
         lines.append(screen.palette.quiet(f"  not told: {', '.join(one.missing)}"))
@@ -224,7 +226,9 @@ def _stacks(found: Sequence[Stack], culprit: int | None, screen: Screen) -> list
 def _block(screen: Screen, title: str, lines: Sequence[str], paint: Paint | None = None) -> list[str]:
     """Lines under a title at their left, broken where the screen ends."""
     room = max((screen.width or 10_000) - _TITLE - 4, _LEAST_TEXT)
-    broken = [part for line in lines for part in textwrap.wrap(line, room, subsequent_indent="  ") or [""]]
+    broken = [
+        part for line in lines for part in textwrap.wrap(clean(line), room, subsequent_indent="  ") or [""]
+    ]
     found = []
     for place, line in enumerate(broken):
         head = title if place == 0 else ""
