@@ -17,6 +17,7 @@ class NonRetryable(Exception):  # noqa: N818 - the name says what it does to the
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:
         """With the note, whatever a subclass's `__init__` does."""
-        made = super().__new__(cls, *args, **kwargs)
+        del kwargs  # for `__init__` alone: OSError and others take none here
+        made = super().__new__(cls, *args)
         made.add_note(NOTE)
         return made

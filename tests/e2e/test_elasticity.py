@@ -248,7 +248,7 @@ def test_restarts_are_bounded_within_a_window(job: Stage) -> None:
 RAISES = "import nvrx_async\nraise nvrx_async.NonRetryable('shard 7 is corrupt')"
 RAISES_A_SUBCLASS = """
 import nvrx_async
-class BadShardError(nvrx_async.NonRetryable, ValueError):
+class BadShardError(nvrx_async.NonRetryable, OSError):
     def __init__(self, shard, *, path):
         self.shard = shard
     def __str__(self):
