@@ -129,7 +129,7 @@ class Entrance:
         if self._registers_in == keys.attempt:
             return set()
         empty = mirror.knows(keys.any_node) and not any(mirror.under(keys.nodes))
-        return {keys.any_node, keys.nodes} if empty else {keys.any_node}
+        return {keys.any_node, keys.nodes, Scope(keys.round)} if empty else {keys.any_node}
 
     def decide(self, now: Now, mirror: Mirror) -> Entry:
         """What to do next to enter the job."""
@@ -174,7 +174,7 @@ class Entrance:
             self._registers_in = None
             return Pause("reading who is in the job")
         nodes = mirror.records(Node, keys.nodes)
-        if not nodes and not self._dead:
+        if not nodes and not self._dead and not self._goes_on(keys, job, mirror):
             return self._succeed(keys, job, mirror, now)
         self._empty_since_s = None
         if self._waits_for(job):
@@ -186,6 +186,12 @@ class Entrance:
         entry = self._enter(keys, job, mirror, now)
         self._registers_in = keys.attempt if isinstance(entry, Register) else None
         return entry
+
+    def _goes_on(self, keys: AttemptKeys, job: Job, mirror: Mirror) -> bool:
+        """Whether an attempt that all have left can be entered: no world was ever sealed, so no rank of it lives."""
+        now_round = mirror.record(Round, keys.round)
+        unsealed = now_round is not None and (now_round.number, now_round.phase) == (0, Phase.FORMING)
+        return unsealed and job.spec == self._spec and not self._waits_for(job) and not self._me.takeover
 
     def _waits_for(self, job: Job) -> bool:
         """Whether another launch of the same job has to be gone first."""

@@ -72,7 +72,7 @@ def test_who_registers_reads_one_node_and_then_follows_none_of_the_others():
 
 def test_where_nobody_is_the_others_are_followed_to_see_the_first_that_comes():
     door = Door()
-    opened(door.etcd)
+    opened(door.etcd, Phase.RUNNING)
     assert isinstance(door.decide(), Pause), "nobody is there: the attempt may be over"
     assert KEYS.nodes in door.entrance.scopes(door.mirror)
     door.etcd.put(KEYS.node("b"), node("b"))
@@ -85,6 +85,7 @@ def test_a_refused_registration_reads_again_who_is_there():
     assert isinstance(door.decide(), Register)
     assert door.entrance.decide(Now(100.0, UTC), door.mirror) == Pause("reading who is in the job")
     door.etcd.delete(KEYS.node("b"))
+    door.etcd.put(KEYS.round, Round(0, Phase.RUNNING, UTC))
     assert isinstance(door.decide(), Pause), "nobody is: it waits until their ranks are surely dead"
 
 
@@ -347,7 +348,7 @@ def test_an_agent_of_the_same_launch_enters_without_reading_the_others():
 
 def test_an_attempt_without_verdict_and_nodes_is_waited_out():
     door = Door()
-    opened(door.etcd)
+    opened(door.etcd, Phase.RUNNING)
     door.etcd.put(KEYS.node("b"), node("b"))
     assert isinstance(door.decide(100.0), Register), "it has a node: a living job that this agent belongs to"
     door.etcd.delete(KEYS.node("b"))
@@ -364,9 +365,20 @@ def test_an_attempt_without_verdict_and_nodes_is_waited_out():
     assert Empty(KEYS.nodes) in entry.txn.when, "however late the watch is"
 
 
-def test_the_wait_begins_anew_when_a_node_was_there_meanwhile():
+def test_an_attempt_that_never_had_a_world_is_entered_though_all_have_left_it():
     door = Door()
     opened(door.etcd)
+    entry = door.decide()
+    assert isinstance(entry, Register), "no rank of it can live, and who comes back to it finds it as it was"
+    assert entry.keys == KEYS
+    other = Door(of=replace(SPEC, max_restarts=77))
+    opened(other.etcd)
+    assert isinstance(other.decide(), Pause), "what was agreed on there is not what this agent wants"
+
+
+def test_the_wait_begins_anew_when_a_node_was_there_meanwhile():
+    door = Door()
+    opened(door.etcd, Phase.RUNNING)
     door.decide(100.0)
     door.etcd.put(KEYS.node("b"), node("b"))
     door.decide(150.0)
