@@ -7,10 +7,9 @@ import secrets
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,7 +26,7 @@ from nvrx_async.etcd import (
 )
 from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.job.live import LIVE
-from nvrx_async.job.records import Outcome, RankEnd
+from nvrx_async.job.records import Ending, Outcome, RankEnd
 from nvrx_async.probe import Handler, QuestionRefusedError
 from nvrx_async.rounds.coordinator import Coordinator
 from nvrx_async.rounds.effects import Finish, Finished, Notice, Registered, RoundRunning, Waiting
@@ -53,23 +52,25 @@ from nvrx_launcher.history import DecisionLog, History
 from nvrx_launcher.known_agents import KnownAgent, publish
 from nvrx_launcher.linger import until_all_left
 from nvrx_launcher.live import LiveAnswers
+from nvrx_launcher.neighbours import SECTIONS, Neighbours
 from nvrx_launcher.output import Output
 from nvrx_launcher.palette import palette_for
 from nvrx_launcher.probe_port import serve_probe
 from nvrx_launcher.ranks import NodeRanks
 from nvrx_launcher.reach import WAIT_S, Reached, reach
 from nvrx_launcher.reply_file import write_reply
+from nvrx_launcher.requeue import RequeueHook
 from nvrx_launcher.screen import Screen
-from nvrx_launcher.signals import stopping
+from nvrx_launcher.signals import in_main_thread, stopping
 from nvrx_launcher.store import EtcdStore
 from nvrx_launcher.story import Story
 from nvrx_launcher.sweep import sweep_orphans, this_process
 from nvrx_launcher.tenure import PROMISE, Tenure
 from nvrx_launcher.terminal import terminal_size
-from nvrx_launcher.time_limit import time_limit
+from nvrx_launcher.time_limit import ending_by, time_limit
 from nvrx_launcher.tracing import begin_tracing
 from nvrx_launcher.warm import WarmCrew
-from nvrx_launcher.workers import RankJob
+from nvrx_launcher.workers import RankJob, first_attempt
 
 SERVER_LINGER_S = 10.0
 """How long an etcd started here waits for the job's other agents to read the outcome and leave."""
@@ -92,12 +93,21 @@ async def _main(config: LaunchConfig, environment: Mapping[str, str]) -> int:
     # One thread each, left in reverse order: a pipe that nobody reads must not keep the verdict from the others.
     out, err = console(sys.stdout, sys.stderr)
     with (
+        _received(config) as signals,
         Screen() as files,
         Screen(lambda: err.written_bytes) as screen,
         Screen(lambda: out.written_bytes + err.written_bytes) as ranks,
     ):
         output = Output(ranks, out.binary, err.binary, boottime_s, config.logs.shown)
-        return await _Agent(config, environment, files, screen, output, err.text(sys.stderr)).run()
+        return await _Agent(config, environment, files, screen, output, err.text(sys.stderr), signals).run()
+
+
+def _received(config: LaunchConfig) -> AbstractContextManager[AsyncIterator[signal.Signals] | None]:
+    """Signals, to the last line of the report: one that comes while the agent ends must not cut that short."""
+    if not in_main_thread():  # they are the embedding program's
+        return nullcontext()
+    resized = () if terminal_size(sys.stdout, pty=config.workers.pty) is None else (signal.SIGWINCH,)
+    return anyio.open_signal_receiver(*{*stopping(), *config.workers.signals, *resized})
 
 
 class _Agent:
@@ -111,8 +121,10 @@ class _Agent:
         screen: Screen,
         output: Output,
         messages: TextIO,
+        signals: AsyncIterator[signal.Signals] | None,
     ) -> None:
         self._config = config
+        self._signals = signals
         self._environment = environment
         self._files = files
         self._output = output
@@ -125,12 +137,17 @@ class _Agent:
             summary_file=config.logs.summary,
             before_line=output.break_line,
         )
-        self._history = History(config.logs.folder / "history.jsonl")
+        self._history = History(config.logs.folder / "history.jsonl", config.job)
         self._decisions = DecisionLog(config.logs.folder / f"agent-{os.getpid()}.log")
         self._process = this_process(f"{config.run_id}/{secrets.token_hex(8)}")
         self._tracing = begin_tracing(config, environment, self._warn)
         self._watch = self._tracing.watch_kind(
-            config.hang, lease_ttl_s=config.job.lease_ttl_s, warn=self._warn, inherited=environment
+            config.hang,
+            lease_ttl_s=config.job.lease_ttl_s,
+            warn=self._warn,
+            inherited=environment,
+            neighbours=self._neighbours(),
+            say=self._say,
         )
         self._tracing.attend(self._watch)
         self._countdown = Countdown(self._say)
@@ -147,6 +164,7 @@ class _Agent:
         self._handlers: dict[str, Handler] = {
             LIVE: self._live_answers.answer,
             PROMISE: self._promise,
+            SECTIONS: self._watch.sections,
         }
         self._probe = ""
         self._ranks = NodeRanks(
@@ -162,6 +180,7 @@ class _Agent:
             keep=self._keep_end,
             crew=crew,
         )
+        self._requeue = RequeueHook(config.requeue, self._say, self._warn)
         self._leave: LeaveRequested | None = None
         self._stop_wanted: StopWanted | None = None
         self._interpreter: Interpreter | None = None
@@ -169,6 +188,7 @@ class _Agent:
         self._book = Book()
         self._registered: Registered | None = None
         self._finished = False
+        self._first_attempt = 0
         self._unreachable = ""
         self._cut_short: int | None = None
 
@@ -201,6 +221,7 @@ class _Agent:
     async def _reach_and_live(self) -> int:
         folder = self._config.logs.folder
         await anyio.Path(folder).mkdir(parents=True, exist_ok=True)
+        self._first_attempt = await anyio.to_thread.run_sync(first_attempt, folder)
         left = await anyio.to_thread.run_sync(sweep_orphans, self._config.run_id)
         if left:
             self._warn(f"ended what an earlier agent of this job had left here: {', '.join(left)}")
@@ -331,6 +352,7 @@ class _Agent:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(tenure.serve)
                     finish = await interpreter.run()
+                    await self._settle_requeue(etcd)  # while this agent is registered: etcd waits for it
                     tenure.end()
                     tasks.cancel_scope.cancel()
                 finished = True
@@ -366,6 +388,17 @@ class _Agent:
             return "the etcd that this agent had started has ended, and the job with it"
         return ""
 
+    def _neighbours(self) -> Neighbours | None:
+        """Other agents of the job, as they are when they are asked; None where it has one node."""
+        if self._config.job.max_nodes == 1:
+            return None
+        token = self._environment.get("NVRX_JOB_TOKEN")
+        return Neighbours(
+            lambda number: self._tenure.others(number) if self._tenure is not None else (),
+            time.monotonic,
+            token,
+        )
+
     async def _promise(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
         """Another agent asks for this one's promise."""
         if self._tenure is None:
@@ -391,6 +424,7 @@ class _Agent:
             attempt=self._registered.attempt if self._registered is not None else None,
             probe=self._probe,
             log_dir=str(self._config.logs.folder),
+            first_attempt=self._first_attempt,
         )
 
     async def _linger(self, etcd: Reached) -> None:
@@ -400,6 +434,14 @@ class _Agent:
         elif (etcd.server or etcd.member) is not None and self._registered is not None:
             keys = AttemptKeys(self._config.run_id, self._registered.attempt)
             await until_all_left(etcd.client, keys.nodes, SERVER_LINGER_S)
+            await self._settle_requeue(
+                etcd
+            )  # whoever wrote the outcome may have lost etcd with its last word
+
+    async def _settle_requeue(self, etcd: Reached) -> None:
+        if self._registered is not None:
+            keys = AttemptKeys(self._config.run_id, self._registered.attempt)
+            await self._requeue.settle(etcd.client, keys, self._registered.node.node_id, now().utc)
 
     async def _watch_server(self, server: EmbeddedServer) -> None:
         await server.exited.wait()
@@ -424,39 +466,41 @@ class _Agent:
 
         Those for the ranks are passed on and change nothing here.
         """
-        if threading.current_thread() is not threading.main_thread():
-            # Python delivers signals to the main thread alone: they are the embedding program's.
+        if self._signals is None:
             self._warn(
                 "started outside the main thread: signals are not handled here, nor passed on to ranks"
             )
             return
         for_ranks = self._config.workers.signals
-        resized = () if self._terminal() is None else (signal.SIGWINCH,)
-        with anyio.open_signal_receiver(*{*stopping(), *for_ranks, *resized}) as signals:
-            async for number in signals:
-                name = signal.Signals(number).name
-                if number in resized:
-                    self._ranks.resize(self._terminal())
-                    continue
-                if number in for_ranks:
-                    passed = self._ranks.signal(number)
-                    self._say(
-                        f"{name}: " + ("passed on to the ranks that handle it" if passed else "no rank runs")
-                    )
-                    continue
-                if self._leave is not None:
-                    self._say(f"{name} again: killing the ranks")
-                    self._ranks.kill()
-                    everything.cancel()
-                    return
-                grace_s = self._config.workers.grace_s(time.time())
-                self._leave = LeaveRequested(number, boottime_s() + grace_s)
-                if self._interpreter is None:
-                    self._say(f"{name}: stopping before this node was in the job")
-                    everything.cancel()
-                    return
-                self._say(f"{name}: stopping; ranks have {grace_s:.4g} s (again to kill them now)")
-                self._interpreter.tell(self._leave)
+        async for number in self._signals:
+            name = signal.Signals(number).name
+            if number == signal.SIGWINCH and number not in for_ranks:
+                self._ranks.resize(self._terminal())
+                continue
+            if number in for_ranks:
+                passed = self._ranks.signal(number)
+                self._say(
+                    f"{name}: " + ("passed on to the ranks that handle it" if passed else "no rank runs")
+                )
+                continue
+            if self._leave is not None:
+                self._say(f"{name} again: killing the ranks")
+                self._ranks.kill()
+                everything.cancel()
+                return
+            grace_s = self._config.workers.grace_s(time.time())
+            self._leave = LeaveRequested(number, boottime_s() + grace_s, self._ending(number))
+            if self._interpreter is None:
+                self._say(f"{name}: stopping before this node was in the job")
+                everything.cancel()
+                return
+            self._say(f"{name}: stopping; ranks have {grace_s:.4g} s (again to kill them now)")
+            self._interpreter.tell(self._leave)
+
+    def _ending(self, number: int) -> Ending:
+        return ending_by(
+            number, self._config.workers.end_unix_s, time.time(), limit_near=self._stop_wanted is not None
+        )
 
     def _terminal(self) -> tuple[int, int] | None:
         """Size of the terminal that ranks write to, None for pipes."""
@@ -505,6 +549,7 @@ class _Agent:
             reason=f"ended on this node by {name}",
             round=0,
             decided_utc=now().utc,
+            ending=self._leave.ending if self._leave is not None else None,
         )
         self._screen.do(self._output.settle)
         self._screen.do(lambda: self._console.show(Finished(ended)))

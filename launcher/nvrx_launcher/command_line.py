@@ -94,6 +94,8 @@ def _split(arguments: Sequence[str]) -> tuple[list[tuple[Option, str, str | None
         found.append((option, spelled, value))
         if option.name in HELP_NAMES:
             return found, ()
+    if rest[1:2] == ["--"]:  # the first `--` is the launcher's wherever it stands, as with torchrun
+        del rest[1]
     return found, tuple(rest)
 
 

@@ -155,7 +155,8 @@ class LaunchConfig:
     `imports_began_s`: when the agent's imports began (CLOCK_BOOTTIME), for its own trace; 0 without telemetry.
 
     `launch_id` names one launch by a scheduler, None when nothing tells. `takeover`: the person knows that an
-    attempt which left no verdict is dead.
+    attempt which left no verdict is dead. `requeue`: the command that asks the scheduler for another start, none for
+    not at all.
     `notices` are lines for the person who started it: options that change nothing, and what was assumed.
     """
 
@@ -170,4 +171,5 @@ class LaunchConfig:
     imports_began_s: float = 0.0
     launch_id: str | None = None
     takeover: bool = False
+    requeue: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()

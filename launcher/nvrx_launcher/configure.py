@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -73,6 +74,7 @@ def configure(
         telemetry=_telemetry(line, environment, notices),
         launch_id=_launch_id(environment),
         takeover=line.value("takeover"),
+        requeue=_requeue(line, environment, run_id),
         notices=tuple(notices),
     )
 
@@ -241,6 +243,22 @@ def _argv(program: tuple[str, ...], kind: ProgramKind, environment: Mapping[str,
         return program
     python = environment.get("PYTHON_EXEC") or sys.executable
     return (python, "-u", *(("-m",) if kind is ProgramKind.MODULE else ()), *program)
+
+
+def _requeue(line: CommandLine, environment: Mapping[str, str], run_id: str) -> tuple[str, ...]:
+    """The command that requeues, with the scheduler's number of this job in it; `{attempt}` is known later."""
+    text = line.value("requeue_command") or ""
+    job = environment.get("SLURM_JOB_ID", "")
+    if "{job}" in text and not job:
+        raise UsageError(
+            f"{line.as_given('requeue_command')}: there is no $SLURM_JOB_ID to put in for {{job}}",
+            "start it in a Slurm job, or write the command without {job}",
+        )
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"{line.as_given('requeue_command')}: {error}", "quote as in a shell") from None
+    return tuple(word.replace("{job}", job).replace("{run_id}", run_id) for word in words)
 
 
 def _launch_id(environment: Mapping[str, str]) -> str | None:

@@ -60,7 +60,7 @@ def render(notice: Notice, story: Story, palette: Palette, now_s: float) -> list
 
 def _registered(notice: Registered, palette: Palette) -> list[str]:
     node = notice.node
-    again = f", attempt {notice.attempt}" if notice.attempt > 1 else ""
+    again = f", attempt {notice.attempt}" if notice.attempt > 0 else ""
     lines = [f"this node is {node.node_id} at {node.address} with {count(node.slots, 'rank')}{again}"]
     took_over = f"in the place of an earlier agent: {clean(notice.took_over)}"
     return [*lines, palette.quiet(took_over)] if notice.took_over else lines

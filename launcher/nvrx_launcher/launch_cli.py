@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _launch(line: CommandLine) -> int:
     # Taken now: what is imported for the agent's own use sets variables that no rank should see.
     environment = dict(os.environ)
-    from nvrx_launcher import nvml, preflight  # noqa: PLC0415 - not for --help
+    from nvrx_launcher import nvml, preflight, signals  # noqa: PLC0415 - not for --help
     from nvrx_launcher.configure import configure  # noqa: PLC0415
     from nvrx_launcher.slots import count_slots  # noqa: PLC0415
 
@@ -55,9 +55,10 @@ def _launch(line: CommandLine) -> int:
 
     if config.telemetry is not None:
         config = _timed(config)
-    from nvrx_launcher.agent import run  # noqa: PLC0415 - heavy
+    with signals.held(config.workers.signals):
+        from nvrx_launcher.agent import run  # noqa: PLC0415 - heavy
 
-    code: int = run(config, environment)
+        code: int = run(config, environment)
     return code
 
 

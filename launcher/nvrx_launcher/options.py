@@ -345,6 +345,13 @@ _LIMITS = (
         default=100,
         doc="Losses of nodes within --restart-window; one more ends the job with exit code 75.",
     ),
+    ours(
+        "--requeue-command",
+        group=FAILURE,
+        metavar="COMMAND",
+        doc="Run once in an attempt, by one agent, after a preemption, a time limit, or with exit code 75: such as "
+        "'scontrol requeue {job}'. {job} is $SLURM_JOB_ID; {run_id} and {attempt} are known too.",
+    ),
 )
 
 _OUTPUT = (

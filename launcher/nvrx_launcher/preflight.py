@@ -33,6 +33,8 @@ def check(config: LaunchConfig) -> None:
         _check_tls(config.etcd.tls)
     check_log_folder(config.logs.folder)
     check_interface(config.node.interface)
+    if config.requeue:
+        check_executable(config.requeue[0], "--requeue-command")
 
 
 def notes(open_files: int | None = None) -> tuple[str, ...]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -22,10 +22,12 @@ from nvrx_async.faults import RankState
 from nvrx_async.hang import flight_recorder
 from nvrx_async.hang.computed import merged
 from nvrx_async.hang.evidence import Asked, gather, sample
-from nvrx_async.hang.monitor import Finding, HangMonitor, Seen
+from nvrx_async.hang.monitor import Finding, HangMonitor, Look, Seen
+from nvrx_async.hang.patience import OpenSection, Waits, to_wire
 from nvrx_async.hang.policy import HangPolicy
 from nvrx_async.job.records import Assignment, Mark
 from nvrx_async.job.where import where
+from nvrx_async.probe import QuestionRefusedError
 from nvrx_async.ranklink.agent import RankLinkServer
 from nvrx_async.ranklink.messages import PAGE_VARIABLE, SOCKET_VARIABLE, STACKS_VARIABLE, AllowGrow, Message
 from nvrx_async.ranklink.page import H_ASKED, H_STOP, STOP_HOLD, STOP_NONE, Page, PageView
@@ -33,6 +35,7 @@ from nvrx_async.rounds.events import Event, GrowthAllowed, RankHung
 from nvrx_async.rounds.limits import limits_in
 from nvrx_launcher.clock import boottime_s
 from nvrx_launcher.link_folder import make_link_folder, remove_link_folder
+from nvrx_launcher.neighbours import Neighbours
 from nvrx_launcher.warm.quiet import quiet_in_s
 from nvrx_launcher.wording import duration
 
@@ -59,10 +62,19 @@ class _Watched:
     output_s: dict[int, float] = field(default_factory=dict)
     hung: dict[int, Finding] = field(default_factory=dict)
     states: dict[int, RankState] = field(default_factory=dict)
+    waited_for: set[tuple[int, str]] = field(default_factory=set)
     judged: bool = True
 
     def rank(self, local_rank: int) -> int:
         return self.assignment.seat.first_rank + local_rank
+
+    @property
+    def where(self) -> str:
+        return where(self.assignment.seat.node_id, self.assignment.seat.host)
+
+    def views(self) -> dict[int, PageView]:
+        now_ns = time.monotonic_ns()
+        return {local_rank: page.view(now_ns) for local_rank, page in self.pages.items()}
 
 
 class RankLook(NamedTuple):
@@ -77,7 +89,10 @@ class RankLook(NamedTuple):
 
 
 class RankWatch:
-    """See the module. `policy` None: pages and socket only, nobody is judged. `inherited`: the ranks' environment."""
+    """See the module. `policy` None: pages and socket only, nobody is judged. `inherited`: the ranks' environment.
+
+    `neighbours`: who tells what ranks of other nodes do, None where there are none. `say`: a line for people.
+    """
 
     def __init__(
         self,
@@ -86,8 +101,12 @@ class RankWatch:
         lease_ttl_s: float,
         warn: Callable[[str], None],
         inherited: Mapping[str, str],
+        neighbours: Neighbours | None = None,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         self._policy = policy
+        self._neighbours = neighbours
+        self._say = say or warn
         self._inherited = inherited
         self._pause_s = max(_LEAST_PAUSE_S, lease_ttl_s * _PAUSES_PER_TTL)
         self._warn = warn
@@ -127,6 +146,8 @@ class RankWatch:
                 if self._folder is not None:
                     self._server = RankLinkServer(str(self._folder / "agent.sock"), self._warn, self._hear)
                     await self._tasks.start(self._server.serve)
+                if self._neighbours is not None:
+                    await self._tasks.start(self._neighbours.serve)
                 task_status.started()
                 await self._watch()
         finally:
@@ -181,6 +202,8 @@ class RankWatch:
                 known=watched.known,
                 expected=self._expected,
                 pause_s=self._pause_s,
+                first_rank=watched.assignment.seat.first_rank,
+                node=watched.where,
             )
         self._look_at(time.monotonic())
 
@@ -252,6 +275,19 @@ class RankWatch:
             )
             for local_rank, page in watched.pages.items()
         ]
+
+    async def sections(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A handler of the probe port: the sections of this node's ranks that other nodes may be waiting for.
+
+        Raises:
+            QuestionRefusedError: no rank of that round is judged here.
+        """
+        watched = self._of(payload["round"]) if isinstance(payload.get("round"), int) else None
+        if watched is None or watched.monitor is None or not watched.judged:
+            raise QuestionRefusedError("no rank of that round is watched here")
+        found = watched.monitor.open_sections(watched.views())
+        now_s = time.monotonic()
+        return {"sections": [to_wire(one, now_s) for one in found]}
 
     def marks(self, number: int) -> dict[Mark, float]:
         """When the last of this node's ranks came to each point of its start, in seconds of CLOCK_BOOTTIME."""
@@ -331,7 +367,7 @@ class RankWatch:
             page = self._page(watched.assignment.round, local_rank)
             pid = watched.pids.get(local_rank, 0)
             speaks = page.pid if page is not None and page.pid and _exists(page.pid) else pid
-            node = where(watched.assignment.seat.node_id, watched.assignment.seat.host)
+            node = watched.where
             hung = watched.hung.get(local_rank)
             late_s = hung.late_s if hung else 0.0
             asked.append(
@@ -379,10 +415,20 @@ class RankWatch:
             for one in pids
             if (page := self._page(watched.assignment.round, one)) is not None and samples[one].states
         }
-        look = monitor.look(now_s, due_s, seen)
+        look = monitor.look(now_s, due_s, seen, () if self._neighbours is None else None)
+        self._take(watched, monitor, look)
+        if self._neighbours is not None and look.ask:
+            elsewhere = await self._neighbours.sections(watched.assignment.round)
+            if watched is self._round and watched.judged:
+                self._take(watched, monitor, _again(monitor, watched.views(), seen, elsewhere))
+
+    def _take(self, watched: _Watched, monitor: HangMonitor, look: Look) -> None:
+        """Note and tell what a look found."""
         self._due_s = look.next_s
         self._expected = monitor.expected
         watched.hung.update({one.local_rank: one for one in look.findings if one.hung})
+        for waits in look.waits:
+            self._tell_of_patience(watched, waits)
         for finding in look.findings:
             if finding.hung:
                 rank, limit = watched.rank(finding.local_rank), duration(finding.limit_s)
@@ -390,6 +436,19 @@ class RankWatch:
                 self._tell(RankHung(watched.assignment.round, rank, sentence))
             elif self._tasks is not None:
                 self._tasks.start_soon(self._tell_of_suspect, watched, finding)
+
+    def _tell_of_patience(self, watched: _Watched, waits: Waits) -> None:
+        """Once for each section that is waited for."""
+        section, here = waits.section, [watched.rank(one) for one in waits.local_ranks]
+        if (section.rank, section.mark) in watched.waited_for:
+            return
+        watched.waited_for.add((section.rank, section.mark))
+        wait = f"rank {here[0]} waits" if len(here) == 1 else f"{len(here)} ranks wait"
+        open_s = time.monotonic() - section.since_s
+        self._say(
+            f"rank {section.rank} on {section.node} has been in section {section.name} for {duration(open_s)} "
+            f"(limit {duration(section.limit_s)}), {wait} for it on this node: not taken for hung"
+        )
 
     async def _tell_of_suspect(self, watched: _Watched, finding: Finding) -> None:
         rank, limit = watched.rank(finding.local_rank), duration(finding.limit_s)
@@ -443,3 +502,15 @@ def _make_pages(assignment: Assignment, local_ranks: Iterable[int]) -> dict[int,
 
 def _exists(pid: int) -> bool:
     return os.path.exists(f"/proc/{pid}")  # noqa: PTH110 - /proc, at every look
+
+
+def _again(
+    monitor: HangMonitor,
+    views: Mapping[int, PageView],
+    seen: Mapping[int, Seen],
+    elsewhere: Sequence[OpenSection],
+) -> Look:
+    """The same look with what others say, at pages as they are by now."""
+    now_s = time.monotonic()
+    fresh = {one: Seen(views[one], seen[one].sample) for one in seen}
+    return monitor.look(now_s, now_s, fresh, elsewhere)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from nvrx_launcher.errors import BadValueError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """They stop the ranks gracefully and end the agent; torchrun's default of --signals-to-handle."""
@@ -66,3 +68,33 @@ def stopping(handler_of: Callable[[int], object] = signal.getsignal) -> tuple[si
     """
     left_alone = {signal.SIGHUP} if handler_of(signal.SIGHUP) is signal.SIG_IGN else set()
     return tuple(one for one in STOPPING if one not in left_alone)
+
+
+def in_main_thread() -> bool:
+    """Whether this thread may handle signals: Python delivers them to the main thread alone."""
+    return threading.current_thread() is threading.main_thread()
+
+
+@contextmanager
+def held(for_ranks: Iterable[signal.Signals]) -> Iterator[None]:
+    """Let the ranks' signals end nothing here before the agent listens, while it imports what it needs.
+
+    Afterwards all handlers are those of before: an event loop gives back none of what it took.
+    """
+    if not in_main_thread():
+        yield
+        return
+    for_ranks = tuple(for_ranks)
+    before = {one: signal.getsignal(one) for one in {*STOPPING, *for_ranks}}
+    for one in for_ranks:
+        signal.signal(one, _nobody_listens)
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            if handler is not None:  # None: not set from Python, and so not to be set from here
+                signal.signal(one, handler)
+
+
+def _nobody_listens(_number: int, _frame: object) -> None:
+    """A function, not SIG_IGN: what is started meanwhile must not inherit that."""

@@ -53,7 +53,7 @@ class Story:
     max_restarts: int
     log_folder: str
     started_s: float
-    attempt: int = 1
+    attempt: int = 0
     rounds: tuple[RoundTold, ...] = ()
     root: Root | None = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nvrx_async.job.records import Ending
 from nvrx_async.job.where import where
 from nvrx_launcher.advice import what_next
 from nvrx_launcher.exit_codes import MEANINGS, ExitCode, meaning
@@ -43,17 +44,28 @@ def summary(story: Story, outcome: Outcome, palette: Palette, now_s: float) -> l
 
 
 def _verdict(story: Story, outcome: Outcome, palette: Palette) -> str:
-    name = f"job {story.run_id}" + (f", attempt {story.attempt}" if story.attempt > 1 else "")
+    name = f"job {story.run_id}" + (f", attempt {story.attempt}" if story.attempt > 0 else "")
     if outcome.success:
         restarts = max(len(story.rounds) - 1, 0)
         after = f" after {count(restarts, 'restart')}" if restarts else ""
         return palette.success(f"{name} finished{after}")
     code = outcome.exit_code
-    verb = "failed" if code in (ExitCode.TRAINING_FAILED, ExitCode.DO_NOT_REQUEUE) else "stopped"
+    verb = _ended_as(outcome)
     known = any(shown == str(code) for shown, _ in MEANINGS) and code != ExitCode.TRAINING_FAILED
     told = f"exit code {code}: {meaning(code)}" if known else f"exit code {code}"
     reason = f": {clean(outcome.reason)}" if outcome.reason else ""
     return palette.error(f"{name} {verb}{reason}") + f" ({told})"
+
+
+def _ended_as(outcome: Outcome) -> str:
+    words = {
+        Ending.CANCELLED: "cancelled",
+        Ending.PREEMPTED: "preempted",
+        Ending.TIME_LIMIT: "stopped at its time limit",
+    }
+    failed = outcome.exit_code in (ExitCode.TRAINING_FAILED, ExitCode.DO_NOT_REQUEUE)
+    known = words.get(outcome.ending) if outcome.ending is not None else None
+    return known or ("failed" if failed else "stopped")
 
 
 def _cause(root: Root, palette: Palette) -> list[str]:

@@ -173,6 +173,10 @@ class Tenure:
             return f"does not answer: {error}"
         return "" if said.get("yes") is True else str(said.get("reason", "says no"))
 
+    def others(self, number: int) -> tuple[Peer, ...]:
+        """The other agents of a round that runs."""
+        return self._tolerance.others(number) if self._tolerance is not None else ()
+
     async def answer(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
         """Answer another agent's question for a promise."""
         try:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from signal import SIGTERM
 
+from nvrx_async.job.records import Ending
 from nvrx_async.rounds.events import StopWanted
 from nvrx_launcher.exit_codes import ExitCode
+from nvrx_launcher.grace import KILL_WAIT_S
 from nvrx_launcher.wording import duration
 
 _MOST_OF_WHAT_IS_LEFT = 0.5
@@ -38,3 +41,15 @@ def time_limit(
     within_s = max(before_s - stop_timeout_s - _KILLING_S, before_s / 2)
     reason = f"the scheduler's time limit is in {duration(before_s)}"
     return TimeLimit(left_s - before_s, StopWanted(reason, within_s, int(ExitCode.REQUEUE)))
+
+
+def ending_by(number: int, end_unix_s: float | None, unix_s: float, *, limit_near: bool) -> Ending:
+    """What it is called when this signal stops a job, at `unix_s` (seconds since 1970).
+
+    SIGTERM is the scheduler's; others come from a person or a terminal. At the end of the allocation (`end_unix_s`), or
+    after the job has begun to stop for that (`limit_near`), it is the time limit's.
+    """
+    if number != SIGTERM:
+        return Ending.CANCELLED
+    ends = end_unix_s is not None and unix_s >= end_unix_s - KILL_WAIT_S
+    return Ending.TIME_LIMIT if limit_near or ends else Ending.PREEMPTED

@@ -91,6 +91,19 @@ class RankCommand:
     release: Release | None = None
 
 
+_ATTEMPT = "attempt_"
+
+
+def first_attempt(folder: Path) -> int:
+    """The lowest number above those of attempts whose output lies in this job's folder.
+
+    An etcd that an agent starts knows of no earlier attempt, after a requeue say, and theirs must not be
+    continued in the same files.
+    """
+    taken = [path.name.removeprefix(_ATTEMPT) for path in folder.glob(f"{_ATTEMPT}*")]
+    return max((int(number) + 1 for number in taken if number.isdecimal()), default=0)
+
+
 @dataclass(frozen=True, slots=True)
 class LogPaths:
     """Where output lies: `<folder>/attempt_<a>/round_<n>/rank_<r>/`, ranks by their global number."""
@@ -100,7 +113,7 @@ class LogPaths:
 
     def round(self, number: int) -> Path:
         """Folder of a round."""
-        return self.folder / f"attempt_{self.attempt}" / f"round_{number}"
+        return self.folder / f"{_ATTEMPT}{self.attempt}" / f"round_{number}"
 
     def rank(self, number: int, rank: int) -> Path:
         """Folder of a rank in a round."""

@@ -52,6 +52,8 @@ _TOKEN = (
     "etcdserver: user name is empty",
     "etcdserver: revision of auth store is old",
 )
+_HTTP = "Received http2 header with status"
+_HTTP_HINT = "name a client port of etcd; what stands before it, such as a proxy, must let gRPC through"
 _BAD_LOGIN = ("etcdserver: authentication failed", "etcdserver: user name not found")
 
 _NO_SPACE_HINT = (
@@ -97,6 +99,8 @@ def _refusal(code: Any, text: str, detail: str) -> EtcdError | None:
         refusal = TxnTooLargeError("etcd takes fewer operations in one transaction", evidence=evidence)
     elif "database space exceeded" in text:
         refusal = NoSpaceError("etcd's database is full (NOSPACE)", evidence=evidence, hint=_NO_SPACE_HINT)
+    elif text.startswith(_HTTP) and code in {*_FINAL, grpc.StatusCode.PERMISSION_DENIED}:
+        refusal = RequestRefusedError("what answers there is no etcd", evidence=evidence, hint=_HTTP_HINT)
     elif code is grpc.StatusCode.PERMISSION_DENIED:
         hint = "grant it: etcdctl role grant-permission ROLE --prefix readwrite /nvrx/"
         refusal = PermissionDeniedError(

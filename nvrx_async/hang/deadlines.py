@@ -25,6 +25,11 @@ class Deadline:
     learned: bool = False
 
 
+def section_subject(section: SectionView) -> str:
+    """What a deadline of this section is about: another entry into the same section is another subject."""
+    return f"{section_key(section.name)}@{section.start_s:.3f}"
+
+
 def deadlines(
     page: PageView,
     *,
@@ -85,7 +90,7 @@ def _of_section(
     key, what = section_key(section.name), f"is still in section {section.name}"
     # As if all the time in it had been one piece that goes on until now.
     since_s = now_s - section.own_s
-    subject = f"{key}@{section.start_s:.3f}"
+    subject = section_subject(section)
     limit_s = policy.timeout_s if section.limit_s is None else section.limit_s
     if section.runs or section.own_s >= limit_s:
         yield _hard(since_s, limit_s, subject, what)

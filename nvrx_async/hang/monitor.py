@@ -6,7 +6,8 @@ It is asked at moments that it named itself; in between nobody looks at anything
   well; or all its threads were stopped by a signal for as long as the time-out.
 - *suspect*: a rank that never reported stands still for the time-out; or one that works visibly is beyond
   its learned deadline. Told, with stacks; killed only if the person asked for it.
-- nothing.
+- nothing; also where a late rank may just be waiting for another one in a section (`patience`). The monitor knows
+  the sections of its own node. It says when it has to be told those of others, before it speaks.
 
 A pause of the machine or of this agent raises no alarm: what counts is time in which the agent lived.
 """
@@ -14,11 +15,20 @@ A pause of the machine or of this agent raises no alarm: what counts is time in 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nvrx_async.hang.computed import learned, longest
 from nvrx_async.hang.deadlines import Deadline, deadlines
 from nvrx_async.hang.outside import Sample, Standing, first, following, restarted_at
+from nvrx_async.hang.patience import (
+    Excuse,
+    OpenSection,
+    Waits,
+    excused,
+    excused_until_s,
+    is_excusable,
+    open_section,
+)
 from nvrx_async.hang.policy import Action, HangPolicy
 from nvrx_async.ranklink.page import PageView
 
@@ -27,6 +37,8 @@ PAUSE_S = 5.0
 To be at least twice the interval of its lease renewals, which are such signs."""
 
 _LOOKS_PER_TIMEOUT = 4
+_ASK_AHEAD_S = 1.0
+"""So long before a deadline other nodes are asked for the first time, or a quarter of the time-out if that is less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +70,36 @@ class _Rank:
     started_s: float
     standing: Standing | None = None
     told: set[tuple[str, float, bool]] = field(default_factory=set)
+    excuses: dict[tuple[str, float], Excuse] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a look found, and when the next one is due (seconds of CLOCK_MONOTONIC)."""
+    """What a look found, and when the next one is due (seconds of CLOCK_MONOTONIC).
+
+    `waits`: who is late and excused. `ask`: the look is to be repeated with the sections of other nodes, before that
+    it cannot say who is late.
+    """
 
     findings: tuple[Finding, ...]
     next_s: float
+    waits: tuple[Waits, ...] = ()
+    ask: bool = False
+
+
+@dataclass(slots=True)
+class _Looking:
+    """One look. `sections` are those of this node, and those of others where they are known already."""
+
+    now_s: float
+    limits: Mapping[str, float]
+    sections: tuple[OpenSection, ...]
+    complete: bool
+    findings: list[Finding] = field(default_factory=list)
+    wakes: list[float] = field(default_factory=list)
+    waited_for: dict[OpenSection, set[int]] = field(default_factory=dict)
+    patient: set[int] = field(default_factory=set)
+    ask: bool = False
 
 
 class HangMonitor:
@@ -80,8 +114,13 @@ class HangMonitor:
         known: Mapping[str, float],
         expected: bool,
         pause_s: float = PAUSE_S,
+        first_rank: int = 0,
+        node: str = "",
     ) -> None:
         self._policy = policy
+        self._first_rank = first_rank
+        self._node = node
+        self._ahead_s = min(_ASK_AHEAD_S, policy.timeout_s / _LOOKS_PER_TIMEOUT)
         self._pause_s = pause_s
         self._ranks = {local_rank: _Rank(now_s) for local_rank in ranks}
         self._known = dict(known)
@@ -108,25 +147,56 @@ class HangMonitor:
         """This rank's process is gone."""
         self._ranks.pop(local_rank, None)
 
-    def look(self, now_s: float, due_s: float, seen: Mapping[int, Seen]) -> Look:
-        """Judge all ranks. `due_s`: the moment this look was meant for; a late one was a pause, perhaps."""
+    def look(
+        self,
+        now_s: float,
+        due_s: float,
+        seen: Mapping[int, Seen],
+        elsewhere: Sequence[OpenSection] | None = (),
+    ) -> Look:
+        """Judge all ranks.
+
+        Args:
+            now_s: now.
+            due_s: the moment this look was meant for; a late one was a pause, perhaps.
+            seen: the ranks of this node, by local rank.
+            elsewhere: open sections of ranks of other nodes; None if they were not asked.
+        """
         if now_s - due_s > self._pause_s:
             self._alive_s = min(self._alive_s, due_s)
             self.alive(now_s)
         self._alive_s = max(self._alive_s, now_s)
         self.learn([one.page for one in seen.values()])
+        pages = {one: seen[one].page for one in self._ranks if one in seen}
+        sections = (*self.open_sections(pages), *(elsewhere or ()))
         limits = learned(self._known, self.seen)
-        findings: list[Finding] = []
-        next_s = now_s + self._policy.timeout_s / _LOOKS_PER_TIMEOUT
-        for local_rank, rank in self._ranks.items():
-            if local_rank not in seen:
-                continue
-            page, sample = seen[local_rank].page, seen[local_rank].sample
+        looking = _Looking(now_s, limits, sections, complete=elsewhere is not None)
+        looking.wakes.append(now_s + self._policy.timeout_s / _LOOKS_PER_TIMEOUT)
+        for local_rank, page in pages.items():
+            rank, sample = self._ranks[local_rank], seen[local_rank].sample
             rank.standing = following(rank.standing, sample) if rank.standing else first(sample)
-            late, wake_s = self._judge(local_rank, rank, page, now_s, limits)
-            findings += late
-            next_s = min(next_s, wake_s)
-        return Look(tuple(findings), max(next_s, now_s))
+            self._judge(local_rank, rank, page, looking)
+        waits = tuple(
+            Waits(section, tuple(sorted((late | looking.patient) - {section.rank - self._first_rank})))
+            for section, late in looking.waited_for.items()
+        )
+        return Look(tuple(looking.findings), max(min(looking.wakes), now_s), waits, looking.ask)
+
+    def open_sections(self, pages: Mapping[int, PageView]) -> tuple[OpenSection, ...]:
+        """The sections of this node's ranks in which they may be waited for."""
+        limits = learned(self._known, self.seen)
+        found = (
+            open_section(
+                page,
+                self._first_rank + one,
+                self._node,
+                self._deadlines(self._ranks[one], page, limits),
+                self._policy,
+            )
+            for one, page in pages.items()
+            if one in self._ranks
+        )
+        return tuple(one for one in found if one is not None)
 
     def learn(self, pages: Sequence[PageView]) -> None:
         """Take the maxima that these ranks have seen."""
@@ -134,11 +204,8 @@ class HangMonitor:
             self.seen[key] = max(self.seen.get(key, 0.0), value)
         self._expected = self._expected or any(page.principal or page.sections for page in pages)
 
-    def _judge(
-        self, local_rank: int, rank: _Rank, page: PageView, now_s: float, limits: Mapping[str, float]
-    ) -> tuple[list[Finding], float]:
-        """Findings about one rank, the first of them told as hung if several are, and when to look again."""
-        due = deadlines(
+    def _deadlines(self, rank: _Rank, page: PageView, limits: Mapping[str, float]) -> tuple[Deadline, ...]:
+        return deadlines(
             page,
             started_s=rank.started_s,
             expected=self._expected,
@@ -146,27 +213,65 @@ class HangMonitor:
             policy=self._policy,
             not_before_s=self._not_before_s,
         )
-        found: list[Finding] = []
-        wakes: list[float] = []
+
+    def _judge(self, local_rank: int, rank: _Rank, page: PageView, looking: _Looking) -> None:
+        """Judge one rank: the first of its deadlines is told as hung if several have passed."""
+        due = self._deadlines(rank, page, looking.limits)
         for deadline in sorted(due, key=lambda one: one.at_s):
-            if deadline.at_s > now_s:
-                probe_s = deadline.at_s - self._policy.probe_s
-                wakes.append(probe_s if deadline.learned and probe_s > now_s else deadline.at_s)
+            if not self._has_passed(local_rank, rank, deadline, looking):
                 continue
             still = rank.standing is not None and rank.standing.still_for_s() >= self._policy.probe_s * 0.9
-            found += self._tell(local_rank, rank, deadline, now_s, hung=not deadline.learned or still)
+            late = replace(deadline, at_s=excused_until_s(deadline, rank.excuses.get(_stall(deadline))))
+            self._tell(local_rank, rank, late, looking, hung=not deadline.learned or still)
             if deadline.learned and not still:
-                wakes.append(now_s + self._policy.floor_s)
-        found += self._from_outside(local_rank, rank, now_s, wakes, spoken=bool(due))
-        return found, min(wakes, default=float("inf"))
+                looking.wakes.append(looking.now_s + self._policy.floor_s)
+        self._from_outside(local_rank, rank, looking, spoken=bool(due))
 
-    def _from_outside(
-        self, local_rank: int, rank: _Rank, now_s: float, wakes: list[float], *, spoken: bool
-    ) -> list[Finding]:
+    def _has_passed(self, local_rank: int, rank: _Rank, deadline: Deadline, looking: _Looking) -> bool:
+        """Whether the rank is late by this deadline and nothing excuses it; else when to look again.
+
+        What excuses it counts from shortly before the deadline on: who has just been waited for may not be back yet.
+        """
+        now_s, may_wait = looking.now_s, is_excusable(deadline)
+        if may_wait and now_s >= deadline.at_s - deadline.limit_s / 2:
+            looking.patient.add(local_rank)
+        if may_wait and now_s >= deadline.at_s - self._ahead_s:
+            section = self._excuse(local_rank, rank, deadline, looking)
+            if section is None and not looking.complete:
+                looking.ask = True
+                if now_s >= deadline.at_s:
+                    return False
+            elif section is not None and now_s >= deadline.at_s:
+                looking.waited_for.setdefault(section, set()).add(local_rank)
+                looking.wakes.append(section.until_s)
+        at_s = excused_until_s(deadline, rank.excuses.get(_stall(deadline)))
+        if at_s <= now_s:
+            return True
+        moments = [at_s, deadline.at_s]
+        if deadline.learned:
+            moments.append(at_s - self._policy.probe_s)
+        if may_wait:
+            moments += [deadline.at_s - self._ahead_s, at_s - self._ahead_s]
+        looking.wakes += [one for one in moments if one > now_s]
+        return False
+
+    def _excuse(
+        self, local_rank: int, rank: _Rank, deadline: Deadline, looking: _Looking
+    ) -> OpenSection | None:
+        """The section that this rank may be waiting for."""
+        key = _stall(deadline)
+        number, before = self._first_rank + local_rank, rank.excuses.get(key)
+        found = excused(deadline, before, number, looking.now_s, looking.sections)
+        if found is None:
+            return None
+        section, rank.excuses[key] = found
+        return section
+
+    def _from_outside(self, local_rank: int, rank: _Rank, looking: _Looking, *, spoken: bool) -> None:
         """What can be said of a rank without its help."""
         standing, timeout_s = rank.standing, self._policy.timeout_s
         if standing is None:
-            return []
+            return
         if standing.stopped_since_s is not None:
             at_s = standing.stopped_since_s + timeout_s
             since_s, what, hung = standing.stopped_since_s, "is stopped by a signal (state T)", True
@@ -175,26 +280,30 @@ class HangMonitor:
             since_s, hung = standing.still_since_s, False
             what = "stands still: no CPU time, no output, no thread that changed its state"
         else:
-            return []
-        if at_s > now_s:
-            wakes.append(at_s)
-            return []
+            return
         late = Deadline(at_s, since_s, timeout_s, "outside", what)
-        return self._tell(local_rank, rank, late, now_s, hung=hung)
+        if standing.stopped_since_s is None and not self._has_passed(local_rank, rank, late, looking):
+            return
+        if at_s > looking.now_s:
+            looking.wakes.append(at_s)
+            return
+        self._tell(local_rank, rank, late, looking, hung=hung)
 
-    def _tell(
-        self, local_rank: int, rank: _Rank, late: Deadline, now_s: float, *, hung: bool
-    ) -> list[Finding]:
+    def _tell(self, local_rank: int, rank: _Rank, late: Deadline, looking: _Looking, *, hung: bool) -> None:
         """A finding, told once for each stall."""
         hung = (
             hung or self._policy.action is Action.KILL_SUSPECTS
         ) and self._policy.action is not Action.REPORT
-        key = (late.subject, round(late.since_s, 2), hung)
+        key = (*_stall(late), hung)
         if key in rank.told:
-            return []
+            return
         rank.told.add(key)
-        return [
-            Finding(
-                local_rank, hung, late.subject, late.since_s, late.limit_s, late.sentence, now_s - late.at_s
-            )
-        ]
+        late_s = looking.now_s - late.at_s
+        looking.findings.append(
+            Finding(local_rank, hung, late.subject, late.since_s, late.limit_s, late.sentence, late_s)
+        )
+
+
+def _stall(late: Deadline) -> tuple[str, float]:
+    """The same at every look while a rank does not get on."""
+    return late.subject, round(late.since_s, 2)

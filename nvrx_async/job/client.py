@@ -261,19 +261,35 @@ class JobClient:
         when = (attempt, CreatedAt(key, 0), CreatedAt(keys.outcome, 0), Exists(keys.round))
         async with Feed(self._client) as feed:
             written = await self._client.commit(Txn(when, (Put(key, encode(asked)),)))
-            if not written.succeeded:
+            answered: Command | None = asked
+            if written.succeeded:
+                feed.set_scopes(frozenset({Scope(key), Scope(keys.outcome)}))
+                with anyio.move_on_after(timeout_s):
+                    answered = await self._answered(feed, key, keys.outcome)
+            if not written.succeeded or answered is None:
                 raise NotSoError(
                     f"job {self.run_id} has ended: it takes no commands", f"nvrx why {self.run_id}"
                 )
-            feed.set_scopes(frozenset({Scope(key)}))
-            with anyio.move_on_after(timeout_s):
-                return await _answered(feed, key)
+            if answered is not asked:
+                return answered
         raise UnansweredError(
             f"nobody answered the command within {timeout_s:g} s; it stands, and is carried out once somebody leads",
             f"nvrx status {self.run_id}",
         )
 
     # Inside -------------------------------------------------------------------------------------------
+
+    async def _answered(self, feed: Feed, key: str, outcome: str) -> Command | None:
+        """The answered command; None if the job ended first: an answer is written only while there is no outcome."""
+        async for item in feed:
+            for held in (item,) if isinstance(item, KeyValue) else getattr(item, "items", ()):
+                found = held if held.key == key else await self._client.get(key)
+                command = decode(Command, key, found.value) if found is not None else None
+                if command is not None and command.phase is not CommandPhase.ASKED:
+                    return command
+                if held.key == outcome:
+                    return None
+        raise AssertionError("a feed ends by an error only")
 
     async def _reader(self) -> Reader:
         living, keys = await living_attempt(self._client, self.run_id)
@@ -365,13 +381,3 @@ def _followed(keys: AttemptKeys, number: int | None = None) -> frozenset[Scope]:
             Scope(keys.end(number)),
         }
     return frozenset(scopes)
-
-
-async def _answered(feed: Feed, key: str) -> Command:
-    async for item in feed:
-        found = item if isinstance(item, KeyValue) else next(iter(getattr(item, "items", ())), None)
-        if found is not None:
-            command = decode(Command, key, found.value)
-            if command.phase is not CommandPhase.ASKED:
-                return command
-    raise AssertionError("a feed ends by an error only")

@@ -62,6 +62,11 @@ class AttemptKeys:
         return f"{self.base}outcome"
 
     @property
+    def requeue(self) -> str:
+        """Who asks the scheduler for another start; created once."""
+        return f"{self.base}requeue"
+
+    @property
     def round(self) -> str:
         """The round: number, phase, seal token. Its mod revision guards every decision on it."""
         return f"{self.base}round"

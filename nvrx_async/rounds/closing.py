@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from nvrx_async.job.records import (
     Done,
     End,
+    Ending,
     Exclusion,
     Fault,
     FaultKind,
@@ -30,7 +31,7 @@ from nvrx_async.rounds.ladder import Verdict
 from nvrx_async.rounds.office import Office
 from nvrx_async.rounds.policy import facts_of
 from nvrx_async.rounds.root import find_root
-from nvrx_async.rounds.stop_state import stop_in
+from nvrx_async.rounds.stop_state import ending_in, stop_in
 from nvrx_async.rounds.world import World
 
 
@@ -109,6 +110,7 @@ def end_of(case: Case, root: Root, verdict: Verdict) -> End:
 
 def outcome_of(case: Case, exit_code: int, reason: str, launch_id: str | None, end: End | None) -> Outcome:
     """The outcome of the attempt as its record."""
+    stop = case.finishes
     return Outcome(
         success=exit_code == 0,
         exit_code=exit_code,
@@ -117,10 +119,21 @@ def outcome_of(case: Case, exit_code: int, reason: str, launch_id: str | None, e
         decided_utc=case.now.utc,
         launch_id=launch_id,
         root=end.root if end else None,
+        ending=_ending(exit_code, ending_in(stop) if stop is not None else None),
     )
 
 
-def last_outcome(now_round: Round, exit_code: int, reason: str, now: Now, launch_id: str | None) -> Outcome:
+def _ending(exit_code: int, told: Ending | None) -> Ending:
+    if exit_code == 0:
+        return Ending.FINISHED
+    if told is not None:
+        return told
+    return Ending.INFRASTRUCTURE if exit_code == commands.REQUEUE else Ending.FAILED
+
+
+def last_outcome(
+    now_round: Round, exit_code: int, reason: str, now: Now, launch_id: str | None, ending: Ending
+) -> Outcome:
     """The outcome of an attempt that every agent left."""
     return Outcome(
         success=False,
@@ -129,4 +142,5 @@ def last_outcome(now_round: Round, exit_code: int, reason: str, now: Now, launch
         round=now_round.number,
         decided_utc=now.utc,
         launch_id=launch_id,
+        ending=ending,
     )

@@ -18,6 +18,7 @@ from nvrx_async.job.records import (
     COMMANDS,
     Command,
     CommandPhase,
+    Ending,
     Exclusion,
     JobSpec,
     Node,
@@ -30,7 +31,7 @@ from nvrx_async.job.records import (
     Verb,
 )
 from nvrx_async.rounds.mirror import Mirror
-from nvrx_async.rounds.stop_state import put_to_use, stop_in
+from nvrx_async.rounds.stop_state import ENDING, put_to_use, stop_in
 
 STOPPED = 143
 """Exit code of a job that a person stopped: as if every agent had got SIGTERM."""
@@ -152,7 +153,8 @@ def _asked(command: Command, what: str) -> str:
 def _stop(command: Command, case: Case, utc: str) -> Answer:
     del utc
     code = REQUEUE if command.extra.get("requeue") is True else STOPPED
-    stop = Stop(command.by, _asked(command, "stopped"), purpose=Purpose.FINISH, extra={"exit_code": code})
+    told = {"exit_code": code, ENDING: Ending.CANCELLED.value}
+    stop = Stop(command.by, _asked(command, "stopped"), purpose=Purpose.FINISH, extra=told)
     if not case.runs:
         # No rank is there to agree: the job ends as soon as nothing of the last round can live.
         stop = replace(stop, phase=StopPhase.REFUSED)

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
 from nvrx_async.etcd.types import Deleted, KeyValue, Listing, Txn
-from nvrx_async.job.records import Mark, RankEnd
+from nvrx_async.job.records import Ending, Mark, RankEnd
 
 
 class Now(NamedTuple):
@@ -188,10 +188,12 @@ class LeaveRequested:
     """A person or the scheduler asked this agent to stop (`signal` as number).
 
     `agree_until_s`: so long all ranks of the job may take to reach one step and save; 0 for not at all.
+    `ending`: what it is called if every agent leaves.
     """
 
     signal: int
     agree_until_s: float = 0.0
+    ending: Ending = Ending.CANCELLED
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ class Identity:
     that an attempt which left no verdict is dead. `started_s` is when this life began. `attempt` is the one
     that an earlier life of this process was in: the process belongs to it and to no other. `probe` is where
     it answers questions, `host:port`. `log_dir`: the folder
-    on this node that the job's output is written below.
+    on this node that the job's output is written below. `first_attempt`: the number to begin with where etcd
+    knows of no attempt.
     """
 
     run_id: str
@@ -35,6 +36,7 @@ class Identity:
     attempt: int | None = None
     probe: str = ""
     log_dir: str = ""
+    first_attempt: int = 0
 
     def node(self, node_id: str, registered_utc: str, succeeds: str | None) -> Node:
         """This agent's registration under the id it took."""

@@ -6,10 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nvrx_async.job.records import STOP, Purpose, Round, Seat, Stop, StopPhase, StopVote
+from nvrx_async.job.records import STOP, Ending, Purpose, Round, Seat, Stop, StopPhase, StopVote
 
 WITHIN = "within_s"
 """Key of `Stop.extra`: seconds that the ranks may take to reach the step and to save, where it is not the usual."""
+
+ENDING = "ending"
+"""Key of `Stop.extra`: in which way the job ends by it, a value of `Ending`."""
 
 _FIELDS = frozenset({"by", "reason", "phase", "step", "purpose"})
 _STRENGTH = {purpose: place for place, purpose in enumerate(Purpose)}
@@ -47,6 +50,12 @@ def within_s(stop: Stop, usual_s: float) -> float:
     """How long the ranks may take to end by themselves."""
     told = stop.extra.get(WITHIN)
     return float(told) if isinstance(told, int | float) and told >= 0 else usual_s
+
+
+def ending_in(stop: Stop) -> Ending | None:
+    """In which way a job ends by this stop, None if it does not say."""
+    told = stop.extra.get(ENDING)
+    return next((one for one in Ending if one.value == told), None)
 
 
 def put_to_use(old: Stop | None, new: Stop) -> Stop:

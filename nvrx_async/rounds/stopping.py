@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nvrx_async.etcd.types import Txn
-from nvrx_async.job.records import Purpose, Round, Stop, StopPhase
+from nvrx_async.job.records import Ending, Purpose, Round, Stop, StopPhase
 from nvrx_async.rounds.effects import Effect, HoldRanks, Notify, StopAtStep, Waiting
 from nvrx_async.rounds.events import GrowthAllowed, RanksHeld, StopWanted
 from nvrx_async.rounds.registration import Registration
-from nvrx_async.rounds.stop_state import WITHIN, stop_in
+from nvrx_async.rounds.stop_state import ENDING, WITHIN, stop_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def wish_of(wanted: StopWanted | None, registered: Registration) -> Stop | None:
     """The stop that ends the job, as the record that says so."""
     if wanted is None:
         return None
-    told = {"exit_code": wanted.exit_code, WITHIN: wanted.within_s}
+    told = {"exit_code": wanted.exit_code, WITHIN: wanted.within_s, ENDING: Ending.TIME_LIMIT.value}
     return Stop(registered.node.node_id, wanted.reason, purpose=Purpose.FINISH, extra=told)
 
 

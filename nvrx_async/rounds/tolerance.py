@@ -171,6 +171,14 @@ class Tolerance:
             if node_id != registered.node.node_id
         )
 
+    def others(self, number: int) -> tuple[Peer, ...]:
+        """The other agents of a round that runs, none where they are not known."""
+        registered = self._own.registered
+        now_round = self._mirror.record(Round, registered.keys.round) if registered is not None else None
+        if registered is None or now_round is None or now_round.number != number:
+            return ()
+        return self._peers(now_round, registered) or ()
+
     # Being asked --------------------------------------------------------------------------------------
 
     def answer(self, question: Question, asked: str, now_s: float, contact: Contact) -> Answer:

@@ -28,7 +28,7 @@ def test_stop_ends_all_agents_and_says_who_asked(job: Stage) -> None:
     assert len(job.tell("saved", 0, 2)) == 2
     for agent in agents:
         assert agent.said(r"stop, asked by ada@desk \(maintenance\), is done: the job stops"), job.told()
-        assert agent.said(rf"job {job.run_id} stopped: stopped by ada@desk: maintenance \(exit code 143"), (
+        assert agent.said(rf"job {job.run_id} cancelled: stopped by ada@desk: maintenance \(exit code 143"), (
             job.told()
         )
     held = job.held()

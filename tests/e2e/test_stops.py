@@ -20,17 +20,22 @@ def two_agents(on: Stage, options: tuple[str, ...]) -> list[Agent]:
     return agents
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_one_signal_lets_ranks_save_and_leaves_cleanly(job: Stage, number: signal.Signals, code: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "ending"), [(signal.SIGINT, 130, "cancelled"), (signal.SIGTERM, 143, "preempted")]
+)
+def test_one_signal_lets_ranks_save_and_leaves_cleanly(
+    job: Stage, number: signal.Signals, code: int, ending: str
+) -> None:
     agent = job.launch(*job.ranks("--saves"), options=("--nproc-per-node", "2"))
     job.up(0, 2)
     agent.signal(number)
     assert agent.ends() == code, job.told()
     assert len(job.tell("saved", 0, 2)) == 2
     assert agent.said(rf"{number.name}: stopping; ranks have 15 s \(again to kill them now\)$")
-    assert agent.said(rf"job {job.run_id} stopped: .*\(exit code {code}"), job.told()
+    assert agent.said(rf"job {job.run_id} {ending}: .*\(exit code {code}"), job.told()
     held = job.held()
-    assert held["0/outcome"].value["exit_code"] == code
+    outcome = held["0/outcome"].value
+    assert (outcome["exit_code"], outcome["ending"]) == (code, ending)
     assert not any(item.lease for item in held.values())
 
 

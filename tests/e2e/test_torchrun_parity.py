@@ -66,6 +66,16 @@ def test_a_job_that_is_stopped(tmp_path: Path) -> None:
         assert torchrun.wait(30) == 1
 
 
+@pytest.mark.parametrize(("launcher", "read"), [("torch.distributed.run", "typed"), ("nvrx_launcher", "")])
+def test_standard_input(tmp_path: Path, launcher: str, read: str) -> None:
+    command = [sys.executable, "-m", launcher, "--no-python", "sh", "-c", 'read line; echo "read=$line="']
+    done = subprocess.run(
+        command, input=b"typed\n", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=tmp_path, check=True
+    )
+    assert f"read={read}=" in done.stdout.decode()
+    assert "find it empty" in PAGE.read_text()
+
+
 def test_worlds_of_ranks(played: Played) -> None:
     differing: dict[str, str] = {}
     for line, (theirs, ours) in played.items():

@@ -137,6 +137,20 @@ def test_output_is_not_late_and_not_lost_with_sigkill(job: Stage) -> None:
     assert agent.said("^2999$")
 
 
+def test_a_job_of_the_same_name_and_a_new_etcd_has_files_of_its_own(alone: Stage) -> None:
+    """As a requeue has it: the number of the scheduler's job is the same, the etcd is another."""
+    for number in range(2):
+        logs = ("--log-dir", str(alone.folder / "logs"), "--rdzv-id", "again", "--no-python")
+        agent = alone.run(*logs, "sh", "-c", f"echo run {number}")
+        assert agent.ends() == 0, alone.told()
+        assert agent.said("this node is .*, attempt 1$") == bool(number), agent.text
+    texts = [
+        (alone.folder / f"logs/again/attempt_{number}/round_0/rank_0/stdout.log").read_text()
+        for number in range(2)
+    ]
+    assert texts == ["run 0\n", "run 1\n"]
+
+
 def test_redirected_output_is_in_the_files_only_and_chosen_lines_in_one_more(job: Stage) -> None:
     program = ("sh", "-c", 'echo "loss of $RANK"; echo "noise of $RANK"; echo "bad $RANK" >&2')
     options = (

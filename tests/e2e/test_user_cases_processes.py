@@ -186,13 +186,17 @@ def test_a_second_ctrl_c_still_ends_with_a_summary(job: Stage) -> None:
     agent.signal(signal.SIGINT)
     agent.says("stopping; ranks have 600 s")
     agent.signal(signal.SIGINT)
+    agent.says("SIGINT again: killing the ranks")
+    for impatient in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGTERM):
+        agent.signal(impatient)  # changes nothing any more, least of all the report
     assert agent.ends() == 130, job.told()
-    _, closing, summary = agent.text.rpartition(f"job {job.run_id} stopped: ended on this node by SIGINT")
+    assert "Traceback" not in agent.text
+    _, closing, summary = agent.text.rpartition(f"job {job.run_id} cancelled: ended on this node by SIGINT")
     assert closing, agent.text
     assert "(exit code 130)" in summary
     assert "logs " in summary
     assert (job.folder / "logs" / job.run_id / "summary.txt").read_text().count(
-        "stopped: ended on this node"
+        "cancelled: ended on this node"
     ) == 1
 
 

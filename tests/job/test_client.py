@@ -11,8 +11,8 @@ import orjson
 import pytest
 from record_kit import KEYS, ROOT, at, restarted
 
-from nvrx_async.etcd import EtcdClient, survey
-from nvrx_async.etcd.types import Put, Scope, Txn
+from nvrx_async.etcd import EtcdClient, Feed, survey
+from nvrx_async.etcd.types import KeyValue, Put, Scope, Txn
 from nvrx_async.job import JobClient
 from nvrx_async.job.codec import decode, encode
 from nvrx_async.job.errors import NoSuchJobError, NoSuchRoundError, NotSoError, UnansweredError
@@ -213,6 +213,25 @@ async def test_a_job_that_ended_takes_no_commands(client):
     with pytest.raises(NotSoError, match="has ended"):
         await JobClient(client, run_id).command(Verb.STOP, by="ada@desk", now_utc=at(92))
     assert not (await client.list(AttemptKeys(run_id, 0).controls)).items
+
+
+async def test_a_command_that_the_end_of_the_job_overtakes_is_told_so_at_once(client):
+    run_id = await recorded(client)
+    keys = AttemptKeys(run_id, 0)
+    outcome = Outcome(success=True, exit_code=0, reason="", round=1, decided_utc=at(91))
+
+    async def end_once_asked():
+        async with Feed(client) as feed:
+            feed.set_scopes(frozenset({keys.controls}))
+            async for item in feed:
+                if isinstance(item, KeyValue):
+                    await client.commit(Txn((), (Put(keys.outcome, encode(outcome)),)))
+                    return
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(end_once_asked)
+        with pytest.raises(NotSoError, match="has ended"):
+            await JobClient(client, run_id).command(Verb.STOP, by="ada@desk", now_utc=at(90), timeout_s=60)
 
 
 async def test_live_numbers_are_asked_of_the_agents_and_the_silent_are_named(client):

@@ -72,6 +72,9 @@ def test_the_script_ends_the_options():
 
 def test_two_hyphens_end_the_options_too():
     assert parse(["--standalone", "--", "-odd-name.py", "x"], {}).program == ("-odd-name.py", "x")
+    assert parse(["train.py", "--", "--lr", "--"], {}).program == ("train.py", "--lr", "--")
+    assert parse(["--", "train.py", "--", "--lr"], {}).program == ("train.py", "--", "--lr")
+    assert parse(["train.py", "--lr", "--", "x"], {}).program == ("train.py", "--lr", "--", "x")
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def text(block: str) -> str:
 
 def test_one_job_with_a_restart_from_start_to_end(tmp_path):
     screen = Screen(summary_file=tmp_path / "new" / "summary.txt")
-    screen.show(0.5, Registered(NODE, 1))
+    screen.show(0.5, Registered(NODE, 0))
     screen.show(1, Waiting("1 of 2 nodes joined; missing: gpu08", 601))
     screen.show(7, running(0, "first start"))
     screen.show(14, RankFailed(0, RAISED, "gpu07"))
@@ -323,7 +323,7 @@ def test_a_summary_that_cannot_be_written_is_a_warning(tmp_path):
 
 def test_what_others_wrote_cannot_paint_the_terminal():
     screen = Screen()
-    shown = screen.show(1, Registered(NODE, 1, "ended 7 (\x1b[2Jsh)"))
+    shown = screen.show(1, Registered(NODE, 0, "ended 7 (\x1b[2Jsh)"))
     shown += screen.show(2, Waiting("a\x1b[31m still to join"))
     shown += screen.show(3, running(4, "rank 1 raised \x1b]0;title\x07E"))
     assert "\x1b" not in shown
@@ -360,7 +360,7 @@ def test_a_terminal_that_is_gone_is_no_error():
 
 def test_colours_change_no_text():
     notices = (
-        Registered(NODE, 1, "x"),
+        Registered(NODE, 0, "x"),
         Waiting("y", 5),
         running(0, "z"),
         RankFailed(0, RAISED, "gpu07"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
 
 from nvrx_launcher.errors import BadValueError
-from nvrx_launcher.signals import STOPPING, passed_on, signal_numbers, stopping
+from nvrx_launcher.signals import STOPPING, held, passed_on, signal_numbers, stopping
 
 
 def test_names_are_read() -> None:
@@ -35,3 +36,25 @@ def test_sighup_stays_ignored_where_it_was_so_at_the_start() -> None:
 
     assert stopping(all_ignored) == (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
     assert stopping(none_ignored) == STOPPING
+
+
+def test_a_signal_for_the_ranks_ends_nothing_before_the_agent_listens() -> None:
+    with held([signal.SIGUSR1]):
+        os.kill(os.getpid(), signal.SIGUSR1)  # would be the end of this very process
+        assert (
+            signal.getsignal(signal.SIGUSR1) is not signal.SIG_IGN
+        )  # or whatever is started would inherit it
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+
+
+def test_a_program_that_embeds_the_agent_has_its_handlers_back() -> None:
+    def own(_number: int, _frame: object) -> None:
+        pass
+
+    before = signal.signal(signal.SIGTERM, own)
+    try:
+        with held([]):
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as an event loop does when it ends
+        assert signal.getsignal(signal.SIGTERM) is own
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -9,7 +9,14 @@ import pytest
 
 from nvrx_async.job.records import Assignment, Seat
 from nvrx_launcher.config import ProgramKind, WorkersConfig
-from nvrx_launcher.workers import RankCommand, RankJob, is_secret, make_folders, rank_command
+from nvrx_launcher.workers import (
+    RankCommand,
+    RankJob,
+    first_attempt,
+    is_secret,
+    make_folders,
+    rank_command,
+)
 
 ASSIGNMENT = Assignment(
     round=3,
@@ -166,3 +173,10 @@ def test_a_link_that_cannot_be_made_costs_no_folder(tmp_path: Path) -> None:
     made = [rank_command(ASSIGNMENT, n, workers=WORKERS, job=job, base_env={}, cwd="/") for n in range(2)]
     make_folders(made)
     assert all(Path(one.stdout_path).parent.is_dir() for one in made)
+
+
+def test_a_new_etcd_does_not_begin_with_an_attempt_whose_output_is_there(tmp_path: Path) -> None:
+    assert first_attempt(tmp_path / "missing") == 0
+    for name in ("attempt_0", "attempt_10", "attempt_9", "attempt_x", "etcd.log"):
+        (tmp_path / name).mkdir()
+    assert first_attempt(tmp_path) == 11

@@ -52,6 +52,7 @@ def test_every_key_is_explained():
     spelled = [
         keys.job,
         keys.outcome,
+        keys.requeue,
         keys.round,
         keys.node("<node_id>"),
         keys.elections.key,

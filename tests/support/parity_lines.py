@@ -23,6 +23,8 @@ GOOD = (
     Line("--no-python", "{python} {report} {out} --lr 0.1"),
     Line(f"--no-python {TWO}", "{python} {report} {out} local=${{local_rank}}"),
     Line("--run-path", "{report} {out} -x --y=1"),
+    Line("", "{report} -- {out} --lr 0.1 -- x"),
+    Line("--standalone --", "{report} {out} -- x"),
     Line("-r 3 --log-dir {logs}"),
     Line(f"-t 3 --log-dir {{logs}} {TWO}"),
     Line(f"--redirects 0:1,1:2 --log_dir {{logs}} {TWO}"),
