@@ -332,7 +332,10 @@ SEATS_PER_SHARD = 4000
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Key `rounds/<n>/seal/<token>/assign/<node_id>`: all that this incarnation needs to start its ranks."""
+    """Key `rounds/<n>/seal/<token>/assign/<node_id>`: all that this incarnation needs to start its ranks.
+
+    `process` is the agent's: this key outlives its lease, so a later agent on the host can prove it dead.
+    """
 
     round: int
     seat: Seat
@@ -340,6 +343,7 @@ class Assignment:
     group_world_size: int
     master_address: str
     master_port: int
+    process: Process | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -578,9 +582,13 @@ class Exclusion:
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """Key `rounds/<n>/struck/<node_id>`: a recorded agent that nobody needs to ask any more, and why."""
+    """Key `rounds/<n>/struck/<node_id>`: a recorded agent that nobody needs to ask any more, and why.
+
+    `proven`: a later agent on its host proved it dead, and that nothing it had started lives.
+    """
 
     node_id: str
     incarnation: str
     why: str
+    proven: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)

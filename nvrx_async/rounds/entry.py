@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 
 from nvrx_async.etcd.types import Compare, CreatedAt, Empty, Exists, ModifiedAt, Operation, Put, Scope, Txn
 from nvrx_async.job.codec import encode
 from nvrx_async.job.keys import AttemptKeys, current
-from nvrx_async.job.records import Current, Job, JobSpec, Node, Outcome, Phase, Policy, Round
+from nvrx_async.job.records import Current, Job, JobSpec, Node, Outcome, Phase, Policy, Round, Seat
 from nvrx_async.job.trace import opened
+from nvrx_async.rounds import predecessors
 from nvrx_async.rounds.events import Now, Proof
-from nvrx_async.rounds.fencing import takeover_wait_s
+from nvrx_async.rounds.fencing import SETTLE_S, takeover_wait_s
 from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.mirror import Mirror
+from nvrx_async.rounds.predecessors import Predecessors
+
+NAMED = 8
+"""So many nodes are named in a sentence."""
 
 LAPSE_SLACK_S = 2.0
 """How long after a TTL an unexplained registration may stay before its holder counts as alive."""
@@ -62,6 +67,14 @@ class Evict:
 
 
 @dataclass(frozen=True, slots=True)
+class Strike:
+    """A member of the attempt before, which no node is in any more, is dead: say so to who would begin the next."""
+
+    node_id: str
+    txn: Txn
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     """Nothing to do before `until_s` or a change. `worth_telling`: people should know although no end is known."""
 
@@ -91,7 +104,7 @@ class Superseded:
     message: str
 
 
-Entry = Open | Register | Inside | Prove | Evict | Pause | Adopt | Refuse | Superseded
+Entry = Open | Register | Inside | Prove | Evict | Strike | Pause | Adopt | Refuse | Superseded
 
 
 class Entrance:
@@ -113,10 +126,13 @@ class Entrance:
         keys = self._keys(mirror)
         if keys is not None:
             wanted |= {Scope(keys.job), Scope(keys.outcome)}
-            wanted |= {Scope(keys.node(node_id)) for node_id in self._candidate_ids(mirror, keys)}
+            for node_id in self._candidate_ids(mirror, keys):
+                wanted |= {Scope(keys.node(node_id)), *predecessors.seat_scopes(keys, mirror, node_id)}
             job = mirror.record(Job, keys.job)
             if job is not None and not self._same_launch(job.launch_id):
                 wanted |= self._who_is_there(mirror, keys, job)
+                if self._is_left(keys, mirror):
+                    wanted |= predecessors.scopes(keys, mirror, self._me)
         return frozenset(wanted)
 
     def _who_is_there(self, mirror: Mirror, keys: AttemptKeys, job: Job) -> set[Scope]:
@@ -173,9 +189,9 @@ class Entrance:
         if self._registers_in == keys.attempt:  # and was refused: who is there has to be read again
             self._registers_in = None
             return Pause("reading who is in the job")
-        nodes = mirror.records(Node, keys.nodes)
-        if not nodes and not self._dead:
+        if self._is_left(keys, mirror):
             return self._succeed(keys, job, mirror, now)
+        nodes = mirror.records(Node, keys.nodes)
         self._empty_since_s = None
         if self._waits_for(job):
             return Pause(
@@ -192,6 +208,13 @@ class Entrance:
         known = job.launch_id is not None and self._me.launch_id is not None
         return known and not self._same_launch(job.launch_id) and job.spec == self._spec
 
+    def _is_left(self, keys: AttemptKeys, mirror: Mirror) -> bool:
+        """Whether nobody is in the attempt. One whose place this agent made free is this agent's to go on in."""
+        if self._dead or self._registers_in == keys.attempt:
+            return False
+        known = mirror.knows(keys.nodes) or mirror.knows(keys.any_node)
+        return known and not mirror.records(Node, keys.nodes)
+
     def _succeed(self, keys: AttemptKeys, job: Job, mirror: Mirror, now: Now) -> Entry:
         """The attempt has no node left and no verdict: the next one may begin when its ranks are surely dead."""
         following = AttemptKeys(keys.run_id, keys.attempt + 1)
@@ -199,15 +222,22 @@ class Entrance:
             return self._open(following, mirror, now, Empty(keys.nodes))
         if self._empty_since_s is None:
             self._empty_since_s = now.s
-        ready_s = self._empty_since_s + takeover_wait_s(job.spec)
-        if now.s < ready_s:
-            return Pause(
-                f"attempt {keys.attempt} of run id {keys.run_id} left no verdict and has no node; its ranks are "
-                f"surely dead {takeover_wait_s(job.spec):g} s after that was seen, then attempt "
-                f"{following.attempt} begins (--takeover if you know that they are dead)",
-                ready_s,
-            )
-        return self._open(following, mirror, now, Empty(keys.nodes))
+        left = predecessors.of(keys, mirror, self._me)
+        unstruck = [one for incarnation, one in left.here.items() if incarnation not in left.struck]
+        for one in unstruck:
+            if self._proof(one) is None:
+                return Prove(one)
+        mine = [one for one in unstruck if self._proof(one) is Proof.DEAD]
+        known = left.struck.union(one.incarnation for one in mine)
+        unproven = [seat for seat in left.seats if seat.incarnation not in known]
+        ready_s = self._empty_since_s + _left_wait_s(left, job.spec, all_dead=not unproven)
+        if now.s >= ready_s:
+            as_read = ModifiedAt(keys.round, mirror.revision(keys.round))
+            return self._open(following, mirror, now, Empty(keys.nodes), as_read)
+        if mine:
+            why = self.evidence.get(mine[0].incarnation, "an earlier life of the same process")
+            return Strike(mine[0].node_id, predecessors.strike(keys, mirror, left, mine[0], why))
+        return Pause(_left_reason(keys, job.spec, unproven), ready_s)
 
     def _enter(self, keys: AttemptKeys, job: Job, mirror: Mirror, now: Now) -> Entry:
         if job.spec != self._spec:
@@ -215,7 +245,12 @@ class Entrance:
         for node_id in self._candidate_ids(mirror, keys):
             held = mirror.get(keys.node(node_id))
             if held is None:
-                node = self._me.node(node_id, now.utc, succeeds=self._dead.get(node_id))
+                before = predecessors.seated(keys, mirror, node_id)
+                if before is not None and self._proof(before) is None:
+                    return Prove(before)
+                proven = before is not None and self._proof(before) is Proof.DEAD
+                succeeds = before.incarnation if before is not None and proven else self._dead.get(node_id)
+                node = self._me.node(node_id, now.utc, succeeds=succeeds)
                 return Register(keys, node, self._registration(keys, node, mirror))
             holder = mirror.record(Node, held.key)
             if holder is None:
@@ -322,6 +357,31 @@ class _Candidacy:
 
     node_id: str
     incarnation: str
+
+
+def _left_wait_s(left: Predecessors, spec: JobSpec, *, all_dead: bool) -> float:
+    """How long an attempt that nobody is in must have been seen so before the next one begins.
+
+    Who has no ranks harms nobody, and is still given the time to come back: after a mass loss of leases all do.
+    """
+    if not all_dead:
+        return takeover_wait_s(spec)
+    return spec.lease_ttl_s + SETTLE_S if left.spares or not left.seats else 0.0
+
+
+def _left_reason(keys: AttemptKeys, spec: JobSpec, unproven: Sequence[Seat]) -> str:
+    left = f"attempt {keys.attempt} of run id {keys.run_id} left no verdict and has no node"
+    begins = f"attempt {keys.attempt + 1} begins"
+    if not unproven:
+        back_s = spec.lease_ttl_s + SETTLE_S
+        return f"{left}; no rank of it lives: {begins} unless a node comes back within {back_s:g} s"
+    names = ", ".join(f"{seat.node_id} (host {seat.host})" for seat in unproven[:NAMED])
+    more = f" and {len(unproven) - NAMED} more" if len(unproven) > NAMED else ""
+    return (
+        f"{left}; not proven dead: {names}{more}; that takes an agent started there, else their ranks are surely "
+        f"dead {takeover_wait_s(spec):g} s after that was seen; then {begins} (--takeover if you know that "
+        "they are dead)"
+    )
 
 
 def _restarted_by_scheduler(old: str | None, new: str | None) -> bool:

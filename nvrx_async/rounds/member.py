@@ -55,6 +55,7 @@ from nvrx_async.rounds.entry import (
     Prove,
     Refuse,
     Register,
+    Strike,
     Superseded,
 )
 from nvrx_async.rounds.events import (
@@ -299,6 +300,9 @@ class Member:
                     self._revoked.add(lease)
                     self._effects.append(Revoke(lease))
                 return "ending a dead agent's lease"
+            case Strike(node_id=node_id, txn=txn):
+                self._commit("strike", txn)
+                return f"{node_id} of the attempt before is dead: saying so"
             case Pause(reason=reason, until_s=until_s, worth_telling=worth_telling):
                 self._wake(until_s)
                 if until_s is not None or worth_telling:  # once, not with each node that is waited for

@@ -30,6 +30,7 @@ from nvrx_async.job.records import (
     End,
     Exclusion,
     Interrupt,
+    Node,
     Outcome,
     Phase,
     Round,
@@ -72,7 +73,10 @@ class Office:
         keys, number = self.keys, now_round.number
         running = replace(_running(now_round, sealed, token, utc), sealed_in=number)
         puts = [
-            Put(keys.assignment(number, token, seat.node_id), encode(_assignment(now_round, seat, sealed)))
+            Put(
+                keys.assignment(number, token, seat.node_id),
+                encode(self._assignment(now_round, seat, sealed)),
+            )
             for seat in sealed.seats
         ]
         puts += [Put(keys.world(number, token, shard.shard), encode(shard)) for shard in _shards(sealed)]
@@ -164,6 +168,20 @@ class Office:
             then=(Delete(Scope(self.key)), Put(candidacy, encode(Spare("", incarnation)), lease)),
         )
 
+    def _assignment(self, now_round: Round, seat: Seat, sealed: Sealed) -> Assignment:
+        node = self.mirror.record(Node, self.keys.node(seat.node_id))
+        known = node is not None and node.incarnation == seat.incarnation
+        return Assignment(
+            round=now_round.number,
+            seat=seat,
+            world_size=_world_size(sealed.seats),
+            group_world_size=len(sealed.seats),
+            master_address=sealed.master.address,
+            master_port=sealed.master.master_port,
+            process=node.process if known and node is not None else None,
+            extra=handed_on(now_round.extra),
+        )
+
     def _outcome(self, now_round: Round, outcome: Outcome) -> tuple[Operation, ...]:
         ended = replace(now_round, phase=Phase.ENDED)
         return Put(self.keys.outcome, encode(outcome)), Put(self.keys.round, encode(ended))
@@ -216,18 +234,6 @@ def _running(now_round: Round, sealed: Sealed, token: str, utc: str) -> Round:
 
 def _world_size(seats: tuple[Seat, ...]) -> int:
     return seats[-1].first_rank + seats[-1].slots
-
-
-def _assignment(now_round: Round, seat: Seat, sealed: Sealed) -> Assignment:
-    return Assignment(
-        round=now_round.number,
-        seat=seat,
-        world_size=_world_size(sealed.seats),
-        group_world_size=len(sealed.seats),
-        master_address=sealed.master.address,
-        master_port=sealed.master.master_port,
-        extra=handed_on(now_round.extra),
-    )
 
 
 def _shards(sealed: Sealed) -> list[WorldShard]:

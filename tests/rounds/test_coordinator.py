@@ -16,6 +16,7 @@ from rounds_kit import (
     node,
     only,
     opened,
+    process,
     puts,
     rank_end,
     sealed,
@@ -236,7 +237,7 @@ def test_a_seal_writes_assignments_and_world_and_then_the_round_with_their_token
     shard = written(bench, WorldShard, KEYS.world(0, now_round.token, 0))
     assert [one.node_id for one in shard.seats] == ["a", "b"]
     assignment = written(bench, Assignment, KEYS.assignment(0, now_round.token, "b"))
-    assert assignment == Assignment(0, shard.seats[1], 4, 2, "10.0.0.a", 29500)
+    assert assignment == Assignment(0, shard.seats[1], 4, 2, "10.0.0.a", 29500, process())
     assert all(put.lease == 0 for put in puts(commit).values())
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from rounds_kit import KEYS, SPEC, UTC, Keys, identity, node, opened, process, spec
+from rounds_kit import KEYS, SPEC, UTC, Keys, identity, node, opened, process, sealed, seat, spec
 
 from nvrx_async.etcd.types import CreatedAt, Empty, Exists, ModifiedAt, Put, Scope
 from nvrx_async.job.codec import decode, encode
 from nvrx_async.job.keys import AttemptKeys, current
-from nvrx_async.job.records import Current, Job, Node, Outcome, Phase, Round
+from nvrx_async.job.records import Assignment, Current, Job, Node, Outcome, Phase, Round, Spare, Struck
 from nvrx_async.rounds.entry import (
     LAPSE_SLACK_S,
     Adopt,
@@ -22,11 +22,13 @@ from nvrx_async.rounds.entry import (
     Prove,
     Refuse,
     Register,
+    Strike,
     Superseded,
 )
 from nvrx_async.rounds.events import Changed, Listed, Now, Proof
-from nvrx_async.rounds.fencing import takeover_wait_s
+from nvrx_async.rounds.fencing import SETTLE_S, takeover_wait_s
 from nvrx_async.rounds.mirror import Mirror
+from nvrx_async.rounds.predecessors import FOLLOWED_BY_ALL
 
 NEXT = AttemptKeys("job", 1)
 
@@ -351,28 +353,196 @@ def test_an_agent_of_the_same_launch_enters_without_reading_the_others():
     assert KEYS.nodes not in door.entrance.scopes(door.mirror)
 
 
-def test_an_attempt_without_verdict_and_nodes_is_waited_out():
-    door = Door()
-    opened(door.etcd)
-    door.etcd.put(KEYS.node("b"), node("b"))
-    assert isinstance(door.decide(100.0), Register), "it has a node: a living job that this agent belongs to"
-    door.etcd.delete(KEYS.node("b"))
+def left(*names, me=None, spares=(), token="t", known=True):
+    """An attempt in which a world ran, whose agents have all lost their leases."""
+    door = Door(me)
+    opened(door.etcd, Phase.RUNNING, 3, token=token, sealed_in=2)
+    seats = tuple(seat(name, place) for place, name in enumerate(names))
+    sealed(door.etcd, seats, 2, spares, token)
+    for one in seats:
+        of = process(50 + one.group_rank) if known else None
+        assigned = Assignment(2, one, 2 * len(seats), len(seats), "10.0.0.a", 1, process=of)
+        door.etcd.put(KEYS.assignment(2, token, one.node_id), assigned)
+    return door
+
+
+def me(**changes):
+    return identity(incarnation="a-2", **changes)
+
+
+def moved(door, entry):
+    assert isinstance(entry, Open), entry
+    assert entry.keys == NEXT
+    as_read = ModifiedAt(KEYS.round, door.etcd.held[KEYS.round].mod_revision)
+    assert entry.txn.when[1:] == (Empty(KEYS.nodes), as_read), "however late the watches are"
+    assert door.etcd.commit(entry.txn).succeeded
+    return True
+
+
+@pytest.mark.parametrize(
+    "why", ["nobody proves it", "it lives", "nobody can tell", "its process is not known"]
+)
+def test_an_attempt_without_verdict_and_nodes_is_waited_out(why):
+    door = left("a" if why != "nobody proves it" else "b", me=me(), known=why != "its process is not known")
+    name = "b" if why == "nobody proves it" else "a"
+    if why in ("it lives", "nobody can tell"):
+        assert isinstance(door.decide(110.0), Prove)
+        door.proven("a-1", Proof.ALIVE if why == "it lives" else Proof.UNKNOWN)
     wait_s = takeover_wait_s(SPEC)
     entry = door.decide(110.0)
     assert isinstance(entry, Pause)
     assert entry.until_s == 110.0 + wait_s
-    assert "--takeover" in entry.reason
-    assert "attempt 0" in entry.reason
+    for words in (
+        "attempt 0 of run id job",
+        f"not proven dead: {name} (host host-{name})",
+        "131 s",
+        "--takeover",
+    ):
+        assert words in entry.reason
     assert isinstance(door.decide(110.0 + wait_s - 0.01), Pause)
-    entry = door.decide(110.0 + wait_s)
-    assert isinstance(entry, Open)
-    assert entry.keys == NEXT
-    assert Empty(KEYS.nodes) in entry.txn.when, "however late the watch is"
+    assert moved(door, door.decide(110.0 + wait_s))
+
+
+def test_the_only_member_is_proven_dead_by_its_successor_and_the_next_attempt_begins_at_once():
+    door = left("a", me=me())
+    holder = door.decide()
+    assert isinstance(holder, Prove)
+    assert (holder.holder.incarnation, holder.holder.process) == ("a-1", process(50))
+    door.proven("a-1", Proof.DEAD)
+    assert moved(door, door.decide())
+
+
+def test_each_says_that_its_predecessor_is_dead_and_who_sees_all_dead_begins():
+    door = left("a", "b", me=me())
+    door.decide()
+    door.proven("a-1", Proof.DEAD)
+    door.entrance.evidence["a-1"] = "pid 50 is dead"
+    entry = door.decide()
+    assert isinstance(entry, Strike)
+    assert door.etcd.commit(entry.txn).succeeded
+    told = decode(Struck, "", door.etcd.held[KEYS.struck(2, "a")].value)
+    assert told == Struck("a", "a-1", "pid 50 is dead", proven=True)
+    waits = door.decide()
+    assert isinstance(waits, Pause)
+    assert "not proven dead: b (host host-b);" in waits.reason
+    other = Door(identity("b", lease=0xB, incarnation="b-2"))
+    other.etcd = door.etcd
+    assert isinstance(other.decide(), Prove)
+    other.proven("b-1", Proof.DEAD)
+    assert moved(other, other.decide())
+    door.look()
+    assert isinstance(door.decide(), Register)
+
+
+def test_one_agent_proves_all_that_ran_on_its_host():
+    door = left("a", "b", me=me(host="host-b"))
+    for name in "ab":
+        assert door.decide().holder.incarnation == f"{name}-1"
+        door.proven(f"{name}-1", Proof.DEAD)
+    assert moved(door, door.decide())
+
+
+@pytest.mark.parametrize("struck", [Struck("b", "b-1", "fenced"), Struck("b", "b-0", "dead", proven=True)])
+def test_only_a_proof_of_this_very_member_ends_the_wait(struck):
+    """Fenced says that its round was over for it; it may have come back for the next one."""
+    door = left("a", "b", me=me())
+    door.etcd.put(KEYS.struck(2, "b"), struck)
+    door.decide()
+    door.proven("a-1", Proof.DEAD)
+    door.etcd.commit(door.decide().txn)
+    assert isinstance(door.decide(), Pause)
+
+
+def test_a_strike_overrules_what_a_coordinator_said():
+    door = left("a", "b", me=me())
+    door.etcd.put(KEYS.struck(2, "a"), Struck("a", "a-1", "fenced"))
+    door.decide()
+    door.proven("a-1", Proof.DEAD)
+    assert door.etcd.commit(door.decide().txn).succeeded
+    assert isinstance(door.decide(), Pause)
+
+
+@pytest.mark.parametrize("changed", ["round", "attempt", "outcome", "strike"])
+def test_a_strike_is_refused_when_anything_it_was_decided_on_has_changed(changed):
+    door = left("a", "b", me=me())
+    door.decide()
+    door.proven("a-1", Proof.DEAD)
+    entry = door.decide()
+    key, record = {
+        "round": (KEYS.round, Round(4, Phase.FORMING, UTC)),
+        "attempt": (current("job"), Current(1, UTC)),
+        "outcome": (KEYS.outcome, outcome()),
+        "strike": (KEYS.struck(2, "a"), Struck("a", "a-1", "fenced")),
+    }[changed]
+    door.etcd.put(key, record)
+    assert not door.etcd.commit(entry.txn).succeeded
+
+
+@pytest.mark.parametrize("changed", ["a node", "round", "attempt"])
+def test_the_next_attempt_is_refused_when_anything_it_was_decided_on_has_changed(changed):
+    door = left("a", me=me())
+    door.decide()
+    door.proven("a-1", Proof.DEAD)
+    entry = door.decide()
+    key, record = {
+        "a node": (KEYS.node("b"), node("b")),
+        "round": (KEYS.round, Round(4, Phase.FORMING, UTC)),
+        "attempt": (current("job"), Current(1, UTC)),
+    }[changed]
+    door.etcd.put(key, record)
+    assert not door.etcd.commit(entry.txn).succeeded
+
+
+@pytest.mark.parametrize("who", ["nobody sealed", "a spare"])
+def test_who_has_no_ranks_is_given_time_to_come_back_and_no_more(who):
+    """After a mass loss of leases all register again: a newcomer must not throw them out."""
+    door = left("a", me=me(), spares=(Spare("s", "s-1"),))
+    if who == "nobody sealed":
+        door = Door(me())
+        opened(door.etcd)
+    else:
+        door.decide()
+        door.proven("a-1", Proof.DEAD)
+        assert door.etcd.commit(door.decide(100.0).txn).succeeded, "others that wait may be told already"
+    entry = door.decide(100.0)
+    assert isinstance(entry, Pause)
+    assert entry.until_s == 100.0 + SPEC.lease_ttl_s + SETTLE_S
+    assert "no rank of it lives" in entry.reason
+    assert moved(door, door.decide(entry.until_s))
+
+
+def test_in_a_large_world_only_the_first_members_successor_is_told_of_every_death():
+    names = [f"n{number}" for number in range(FOLLOWED_BY_ALL + 1)]
+    struck = KEYS.all_struck(2)
+    first = left(*names, me=me(node_id="n0", host="host-n0"))
+    last = left(*names, me=me(node_id=names[-1], host=f"host-{names[-1]}"))
+    first.look()
+    last.look()
+    assert struck in first.entrance.scopes(first.mirror)
+    assert struck not in last.entrance.scopes(last.mirror)
+    assert Scope(KEYS.struck(2, names[-1])) in last.entrance.scopes(last.mirror)
+    last.decide()
+    last.proven(f"{names[-1]}-1", Proof.DEAD)
+    assert last.etcd.commit(last.decide().txn).succeeded
+    assert "and 248 more" in last.decide().reason
+
+
+@pytest.mark.parametrize(
+    ("proof", "succeeds"), [(Proof.DEAD, "a-1"), (Proof.ALIVE, None), (Proof.UNKNOWN, None)]
+)
+def test_who_registers_first_proves_dead_who_had_its_seat(proof, succeeds):
+    """Its lease is over, another member's is not: without a proof a new leader has to wait for it."""
+    door = left("a", "b", me=me())
+    door.etcd.put(KEYS.node("b"), node("b"))
+    assert isinstance(door.decide(), Prove)
+    door.proven("a-1", proof)
+    entry = door.decide()
+    assert isinstance(entry, Register)
+    assert (entry.node.node_id, entry.node.succeeds) == ("a", succeeds)
 
 
 def test_the_wait_begins_anew_when_a_node_was_there_meanwhile():
-    door = Door()
-    opened(door.etcd)
+    door = left("c")
     door.decide(100.0)
     door.etcd.put(KEYS.node("b"), node("b"))
     door.decide(150.0)
