@@ -5,7 +5,6 @@ It knows nothing of rounds. Drivers are passed in, so that tests put a model in 
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -49,6 +48,7 @@ from nvrx_async.rounds.events import (
     Refused,
     Tick,
 )
+from nvrx_async.rounds.inbox import Inbox
 from nvrx_async.rounds.mirror import Mirror
 
 GATHER_S = 0.001
@@ -79,15 +79,13 @@ class Interpreter:
         self._explain = explain
         self._reasons: dict[Machine, str] = {}
         self._wanted: tuple[frozenset[Scope], ...] = ()
-        self._events: list[tuple[Machine | None, Event]] = []
-        self._news = asyncio.Event()
+        self._inbox = Inbox[tuple[Machine | None, Event]]()
         self._committer = Committer(store, lambda sentence: notify(Waiting(sentence)))
         self._finish: Finish | None = None
 
     def tell(self, event: Event, addressee: Machine | None = None) -> None:
         """Tell all machines, or one, of an event. Never blocks; after the end of this life nobody listens."""
-        self._events.append((addressee, event))
-        self._news.set()
+        self._inbox.put((addressee, event))
 
     async def run(self) -> Finish:
         """Drive the machines to the end of this life. Tasks under way are cancelled then."""
@@ -109,23 +107,8 @@ class Interpreter:
 
     async def _next_events(self, wake_at_s: float) -> list[tuple[Machine | None, Event]]:
         """All events that wait, at least one; a Tick when the moment to wake comes first."""
-        if not self._events:
-            await self._news_until(wake_at_s)
-        events, self._events = self._events, []
-        self._news.clear()
+        events = await self._inbox.take(wake_at_s - self._clock().s)
         return events or [(None, Tick())]
-
-    async def _news_until(self, wake_at_s: float) -> None:
-        """A bare timer instead of a cancel scope: this is waited for at every look."""
-        if wake_at_s == math.inf:
-            await self._news.wait()
-            return
-        in_s = max(0.0, wake_at_s - self._clock().s)
-        timer = asyncio.get_running_loop().call_later(in_s, self._news.set)
-        try:
-            await self._news.wait()
-        finally:
-            timer.cancel()
 
     def _observe(self, events: Sequence[tuple[Machine | None, Event]], now: Now) -> None:
         for addressee, event in events:
