@@ -30,6 +30,7 @@ FORBIDDEN_CALLS |= {
 ROOMS = {"nvrx_async.rounds", "nvrx_async.faults", "nvrx_async.hang"}
 INTERPRETER = {
     "nvrx_async.rounds.interpreter",
+    "nvrx_async.rounds.inbox",
     "nvrx_async.rounds.committer",
     "nvrx_async.hang.evidence",
     "nvrx_async.hang.flight_recorder",
