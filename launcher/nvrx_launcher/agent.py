@@ -137,7 +137,7 @@ class _Agent:
             summary_file=config.logs.summary,
             before_line=output.break_line,
         )
-        self._history = History(config.logs.folder / "history.jsonl")
+        self._history = History(config.logs.folder / "history.jsonl", config.job)
         self._decisions = DecisionLog(config.logs.folder / f"agent-{os.getpid()}.log")
         self._process = this_process(f"{config.run_id}/{secrets.token_hex(8)}")
         self._tracing = begin_tracing(config, environment, self._warn)

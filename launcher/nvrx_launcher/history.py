@@ -6,15 +6,16 @@ import json
 from pathlib import Path
 
 from nvrx_async.job.codec import encode
-from nvrx_async.job.records import RankEnd
+from nvrx_async.job.records import JobSpec, RankEnd
 from nvrx_async.rounds.effects import Commanded, Finished, Judged, Notice, Registered, RoundRunning
 
 
 class History:
     """Appends what ends a round, and the outcome. A disk that takes nothing costs the mirror, never the job."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, spec: JobSpec | None = None) -> None:
         self._file = _Appended(path)
+        self._spec = spec
 
     def add(self, notice: Notice) -> None:
         """Note a notice that tells of the whole job; others are passed over. Blocks on the disk."""
@@ -22,6 +23,8 @@ class History:
             case Registered(node=node, attempt=attempt):
                 told = b'{"record":"registered","attempt":%d,' % attempt
                 self._file.append(told + encode(node)[1:] + b"\n")
+                if self._spec is not None:
+                    self._append(b"spec", encode(self._spec))
             case Judged(end=end):
                 self._append(b"end", encode(end))
             case Commanded(command_id=command_id, command=command):

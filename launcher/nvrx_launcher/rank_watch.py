@@ -57,6 +57,7 @@ class _Watched:
     monitor: HangMonitor | None
     known: Mapping[str, float]
     released_s: float
+    recorders: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     pids: dict[int, int] = field(default_factory=dict)
     started_s: dict[int, float] = field(default_factory=dict)
     output_s: dict[int, float] = field(default_factory=dict)
@@ -176,13 +177,18 @@ class RankWatch:
             return {}
         known = limits_in(assignment.extra)
         self._expected = self._expected or bool(known)
-        self._round = _Watched(assignment, pages, dict(folders), None, known, time.monotonic())
+        added = {
+            one: flight_recorder.variables(self._inherited, self._folder, folder)
+            for one, folder in folders.items()
+        }
+        recorders = {one: flight_recorder.places(self._inherited, names) for one, names in added.items()}
+        self._round = _Watched(assignment, pages, dict(folders), None, known, time.monotonic(), recorders)
         return {
             local_rank: {
                 **self.lasting,
                 PAGE_VARIABLE: pages[local_rank].path,
                 STACKS_VARIABLE: str(folder / "stacks.txt"),
-                **flight_recorder.variables(self._inherited, self._folder, folder),
+                **added[local_rank],
             }
             for local_rank, folder in folders.items()
         }
@@ -380,6 +386,7 @@ class RankWatch:
                     hung is not None,
                     late_s,
                     watched.assignment.master_port,
+                    watched.recorders.get(local_rank, {}),
                 )
             )
         return asked

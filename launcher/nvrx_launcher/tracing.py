@@ -35,7 +35,7 @@ from nvrx_telemetry.groups import is_on
 from nvrx_telemetry.metrics import Metrics
 from nvrx_telemetry.model import FinishedSpan, Value
 from nvrx_telemetry.pipe import GIVE_UP_S, LAST_SEND_S, SpanPipe
-from nvrx_telemetry.setup import TelemetryConfig, span_exporter
+from nvrx_telemetry.setup import TelemetryConfig, span_exporter, without_password
 from nvrx_telemetry.traceparent import SpanName, derived_span_id, derived_trace_id, spelled
 from nvrx_telemetry.trouble import Trouble
 
@@ -150,7 +150,7 @@ class Traced:
         }
         if not _names_service(environment):
             self._resource["service.name"] = AGENT
-        self._trouble = Trouble(config.endpoint or "the collector", warn)
+        self._trouble = Trouble(without_password(config.endpoint) or "the collector", warn)
         self._metrics = Metrics(config, self._resource)
         self._pipe = self._make_pipe() if config.traces is not None else None
         self._observer: Observer | None = None
@@ -253,13 +253,18 @@ class Traced:
     async def close(self) -> None:
         """See `Tracing`."""
         self._end_life()
+        self._trouble.ends()
         for local_rank in list(self._spools):
             self._safely(self._close_spool, local_rank)
         with anyio.CancelScope(shield=True):
             async with anyio.create_task_group() as tasks:
                 if self._pipe is not None:
-                    tasks.start_soon(anyio.to_thread.run_sync, self._pipe.close)
+                    tasks.start_soon(self._close_pipe, self._pipe)
                 tasks.start_soon(anyio.to_thread.run_sync, self._metrics.close, LAST_SEND_S + GIVE_UP_S)
+
+    async def _close_pipe(self, pipe: SpanPipe) -> None:
+        if not await anyio.to_thread.run_sync(pipe.close):
+            self._trouble.failed()
 
     # What the observer tells --------------------------------------------------------------------------
 

@@ -152,15 +152,18 @@ def culprit(states: Sequence[RankState]) -> Blame:
         return Blame(None, "all ranks had ended")
     waiting = [one for one in alive if one.waits]
     connected = any(one.hello for one in states)
+    stalled = _stalled(alive)
     signs = (
         ([one for one in alive if one.state in ("T", "t")], "is stopped by a signal (state T)"),
         ([one for one in alive if connected and not one.hello], "never connected: it hangs in its start"),
-        ([one for one in alive if one.done and not one.waits], "said that training is done and does not end"),
+        (
+            [one for one in stalled if one.done and not one.waits],
+            "said that training is done and does not end",
+        ),
     )
     for found, what in signs:
         if found:
             return _blame(found, what, states)
-    stalled = _stalled(alive)
     busy = [one for one in stalled if not one.waits and (one.frames or one.section or not waiting)]
     if waiting and busy:
         return _blame([_least(busy)], _doing(_least(busy)), states)
@@ -194,9 +197,10 @@ def _doing(one: RankState) -> str:
         return f"has been in section {one.section} for {_long(one.section_s)}{at}"
     if one.waits:
         return f"waits at {one.place}"
-    if one.place:
-        return f"is at {one.place}"
-    return f"has reported nothing for {_long(one.silent_s)}"
+    if one.silent_s > 0:
+        at = f" and is at {one.place}" if one.place else ""
+        return f"has reported nothing for {_long(one.silent_s)}{at}"
+    return f"is at {one.place}" if one.place else "stands still and never reported anything"
 
 
 def _least(ranks: Sequence[RankState]) -> RankState:

@@ -9,6 +9,12 @@ from nvrx_async.hang.computed import REPORTS, section_key
 from nvrx_async.hang.policy import HangPolicy
 from nvrx_async.ranklink.page import PageView, SectionView
 
+STEP = "step"
+"""Name of the sections that `Rank.steps` makes."""
+
+_FRAME_A_STEP = 2
+"""Two reports outside of sections frame a step; before the second, the first one is not over."""
+
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
@@ -64,8 +70,10 @@ def _all(
     if page.done_s is not None:
         yield _hard(page.done_s, policy.startup_s, "end", "said that training is done and does not end")
         return
+    closed = {one.name for one in page.names if one.seen}
     for section in page.sections:
-        yield from _of_section(section, page.at_s, limits, policy)
+        first = section.name not in closed
+        yield from _of_section(section, page.at_s, limits, policy, first=first, started_s=started_s)
     spoken = page.principal
     if spoken is None:
         if expected and not page.sections:
@@ -79,23 +87,45 @@ def _all(
             else "it did report before"
         )
         what = f"reported nothing more ({at})"
-        yield _hard(spoken.last_s, policy.timeout_s, REPORTS, what)
-        yield from _by_experience(spoken.last_s, REPORTS, what, limits, policy)
+        first = spoken.reports < _FRAME_A_STEP
+        limit_s = _patience_s(spoken.last_s, policy, first_step=first, started_s=started_s)
+        yield _hard(spoken.last_s, limit_s, REPORTS, what)
+        if not first:
+            yield from _by_experience(spoken.last_s, REPORTS, what, limits, policy)
 
 
 def _of_section(
-    section: SectionView, now_s: float, limits: Mapping[str, float], policy: HangPolicy
+    section: SectionView,
+    now_s: float,
+    limits: Mapping[str, float],
+    policy: HangPolicy,
+    *,
+    first: bool,
+    started_s: float,
 ) -> Iterator[Deadline]:
-    """Deadlines of an open section. One that is interrupted by an inner one is late only if it was before."""
+    """Deadlines of an open section. One that is interrupted by an inner one is late only if it was before.
+
+    `first`: this process is in it for the first time, which experience says nothing of.
+    """
     key, what = section_key(section.name), f"is still in section {section.name}"
     # As if all the time in it had been one piece that goes on until now.
     since_s = now_s - section.own_s
     subject = section_subject(section)
-    limit_s = policy.timeout_s if section.limit_s is None else section.limit_s
+    limit_s = section.limit_s
+    if limit_s is None:
+        first_step = first and section.name == STEP
+        limit_s = _patience_s(since_s, policy, first_step=first_step, started_s=started_s)
     if section.runs or section.own_s >= limit_s:
         yield _hard(since_s, limit_s, subject, what)
-        if section.limit_s is None:
+        if section.limit_s is None and not first:
             yield from _by_experience(since_s, key, what, limits, policy, subject=subject)
+
+
+def _patience_s(since_s: float, policy: HangPolicy, *, first_step: bool, started_s: float) -> float:
+    """The time-out; a first step has the whole start, where a person said how long that may take."""
+    if not (first_step and policy.startup_given):
+        return policy.timeout_s
+    return max(policy.timeout_s, started_s + policy.startup_s - since_s)
 
 
 def _hard(since_s: float, limit_s: float, subject: str, sentence: str) -> Deadline:

@@ -11,8 +11,8 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import anyio
@@ -41,6 +41,7 @@ class Asked:
     """A rank to be looked at. `page` is None where its page cannot be read; `folder` takes what is found.
 
     `late_s`: how long after its deadline it was found hung. `store_port`: where the ranks of the round meet.
+    `recorder`: where its flight recorder is, by `flight_recorder.places`.
     """
 
     rank: int
@@ -51,6 +52,7 @@ class Asked:
     hung: bool
     late_s: float = 0.0
     store_port: int = 0
+    recorder: Mapping[str, str] = field(default_factory=dict)
 
 
 async def gather(asked: Sequence[Asked], within_s: float) -> dict[int, RankState]:
@@ -63,7 +65,7 @@ async def gather(asked: Sequence[Asked], within_s: float) -> dict[int, RankState
         found[rank.rank] = await _state(rank, py_spy)
 
     async def collectives(rank: Asked) -> None:
-        dumps[rank.rank] = await dump(rank.rank, rank.pid, rank.folder)
+        dumps[rank.rank] = await dump(rank.rank, rank.pid, rank.folder, rank.recorder)
 
     for rank in asked:  # what /proc and the page say costs nothing: a rank has that at least
         found[rank.rank] = _reported(rank, ())

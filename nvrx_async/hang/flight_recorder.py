@@ -46,12 +46,19 @@ def variables(environment: Mapping[str, str], private: Path, folder: Path) -> di
     return added
 
 
-async def dump(rank: int, pid: int, folder: Path) -> str:
+def places(environment: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
+    """Where a rank's FIFO and dump are: what it inherits of these variables, and what `variables` added."""
+    inherited = {name: environment[name] for name in (PIPE, *DUMPS) if environment.get(name)}
+    return {**inherited, **added}
+
+
+async def dump(rank: int, pid: int, folder: Path, told: Mapping[str, str]) -> str:
     """Ask for the dump and keep it in the folder; its name there, "" if the recorder cannot be asked.
 
-    Takes 2 s at most; a dump that comes later is left where torch writes it.
+    Takes 2 s at most; a dump that comes later is left where torch writes it. `told`: what the rank was told by
+    `places`, which /proc does not show of a process that was started before its round.
     """
-    environment = await anyio.to_thread.run_sync(_environment, pid)
+    environment = {**await anyio.to_thread.run_sync(_environment, pid), **told}
     written = _dump_path(environment, rank)
     before = await anyio.to_thread.run_sync(_version, written)
     if not await anyio.to_thread.run_sync(_ask, environment, rank):

@@ -1,12 +1,13 @@
 """A job as its own log folder remembers it (`history.jsonl`): for when etcd is gone. Pure: lines in, rounds out.
 
-The file is one node's: verdicts and outcome are the job's, ends of ranks and seats are this node's alone.
+The file is one node's: verdicts and outcome are the job's, ends of ranks and seats are this node's alone (of all
+nodes that share the folder, where they do).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import orjson
@@ -18,14 +19,27 @@ from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.job.records import (
     Assignment,
     Command,
+    CommandPhase,
     End,
     Fault,
+    FaultKind,
+    JobSpec,
     Node,
     Outcome,
+    Phase,
     RankEnd,
     WorldShard,
 )
 from nvrx_async.job.round_record import RoundRecord, assembled
+from nvrx_async.job.status import (
+    JobState,
+    JobStatus,
+    NodeStatus,
+    Role,
+    last_fault_of,
+    rank_statuses,
+    state_of_outcome,
+)
 
 T = TypeVar("T")
 
@@ -35,8 +49,9 @@ class _Attempt:
     """What was read of one attempt."""
 
     number: int
+    spec: JobSpec | None = None
     nodes: list[Node] = field(default_factory=list)
-    assignments: dict[int, Assignment] = field(default_factory=dict)
+    assignments: dict[int, dict[str, Assignment]] = field(default_factory=dict)
     verdicts: dict[int, End] = field(default_factory=dict)
     ends: dict[int, dict[int, RankEnd]] = field(default_factory=dict)
     commands: dict[str, Command] = field(default_factory=dict)
@@ -45,13 +60,17 @@ class _Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """The last attempt that a history file knows, and what happened in it. `unread`: lines that were no records."""
+    """The last attempt that a history file knows, and what happened in it. `unread`: lines that were no records.
+
+    `status`: how the job stood when the last line was written.
+    """
 
     run_id: str
     attempt: int
     rounds: tuple[RoundRecord, ...]
     events: tuple[JobEvent, ...]
     outcome: Outcome | None
+    status: JobStatus
     unread: int = 0
 
 
@@ -70,7 +89,9 @@ def past(run_id: str, lines: Iterable[bytes]) -> Past:
     events = [event for record in rounds for event in of_round(record)]
     events += [of_node(node) for node in attempt.nodes]
     events += [event for command in attempt.commands.values() for event in of_command(command)]
-    return Past(run_id, attempt.number, rounds, in_order(tuple(events)), attempt.outcome, unread)
+    told = in_order(tuple(events))
+    status = _status(run_id, attempt, rounds, told[-1].at_utc if told else "")
+    return Past(run_id, attempt.number, rounds, told, attempt.outcome, status, unread)
 
 
 def _added(attempt: _Attempt, raw: dict[str, Any]) -> _Attempt:
@@ -82,7 +103,9 @@ def _added(attempt: _Attempt, raw: dict[str, Any]) -> _Attempt:
         attempt.nodes.append(_read(Node, raw))
     elif kind == "assignment":
         assignment = _read(Assignment, raw)
-        attempt.assignments[assignment.round] = assignment
+        attempt.assignments.setdefault(assignment.round, {})[assignment.seat.node_id] = assignment
+    elif kind == "spec":
+        attempt.spec = _read(JobSpec, raw)
     elif kind == "end":
         verdict = _read(End, raw)
         attempt.verdicts[verdict.number] = verdict
@@ -108,17 +131,70 @@ def _numbers(attempt: _Attempt) -> list[int]:
 
 
 def _round(run_id: str, attempt: _Attempt, number: int) -> RoundRecord:
-    seated, ends = attempt.assignments.get(number), attempt.ends.get(number, {})
-    seats = (seated.seat,) if seated else ()
-    node_id = seated.seat.node_id if seated else attempt.nodes[-1].node_id if attempt.nodes else "this node"
-    host = seated.seat.host if seated else ""
-    report = Fault(node_id, "", host, tuple(ends[rank] for rank in sorted(ends)))
-    return assembled(
+    seated, ends = attempt.assignments.get(number, {}), attempt.ends.get(number, {})
+    seats = tuple(sorted((one.seat for one in seated.values()), key=lambda seat: seat.first_rank))
+    unseated = attempt.nodes[-1].node_id if attempt.nodes else "this node"
+    by_rank = {seat.first_rank + place: seat for seat in seats for place in range(seat.slots)}
+    reports: dict[str, list[RankEnd]] = {}
+    for rank in sorted(ends):
+        reports.setdefault(by_rank[rank].node_id if rank in by_rank else unseated, []).append(ends[rank])
+    hosts = {seat.node_id: seat.host for seat in seats}
+    record = assembled(
         AttemptKeys(run_id, attempt.number),
         number,
         verdict=attempt.verdicts.get(number),
         before=attempt.verdicts.get(number - 1),
         outcome=attempt.outcome,
-        reports=[report] if ends else (),
+        reports=[Fault(name, "", hosts.get(name, ""), tuple(told)) for name, told in reports.items()],
         world=[WorldShard(0, 1, seats, ())] if seats else (),
+    )
+    world_size = next((one.world_size for one in seated.values()), 0)
+    over = attempt.outcome is not None or number in attempt.verdicts or number < max(_numbers(attempt))
+    phase = Phase.ENDED if over else Phase.RUNNING  # it ran when the last line was written
+    return replace(record, world_size=record.world_size or world_size, phase=phase)
+
+
+def _status(run_id: str, attempt: _Attempt, rounds: tuple[RoundRecord, ...], last_utc: str) -> JobStatus:
+    """How the job stood: by its outcome, else as one whose last state nobody knows any more."""
+    spec, outcome = attempt.spec, attempt.outcome
+    newest = rounds[-1] if rounds else None
+    seats = {seat.node_id: seat for seat in newest.seats} if newest is not None else {}
+    living = {node.node_id: node for node in attempt.nodes}
+    nodes = tuple(
+        NodeStatus(
+            node_id,
+            node.host,
+            Role.MEMBER if node_id in seats else Role.WAITING,
+            node.slots,
+            seats[node_id].group_rank if node_id in seats else -1,
+            seats[node_id].first_rank if node_id in seats else -1,
+            registered_utc=node.registered_utc,
+            incarnation=node.incarnation,
+            log_dir=str(node.extra.get("log_dir", "")),
+        )
+        for node_id, node in living.items()
+    )
+    billed = [end for end in attempt.verdicts.values() if end.root.kind is not FaultKind.ASKED]
+    return JobStatus(
+        run_id=run_id,
+        attempt=attempt.number,
+        state=state_of_outcome(outcome) if outcome is not None else JobState.UNKNOWN,
+        since_utc=outcome.decided_utc if outcome is not None else last_utc,
+        created_utc=min((node.registered_utc for node in attempt.nodes), default=""),
+        command=spec.command if spec else (),
+        round=newest.number if newest is not None else 0,
+        min_nodes=spec.min_nodes if spec else 0,
+        max_nodes=spec.max_nodes if spec else 0,
+        nodes_present=len(living) if outcome is None else 0,
+        world_size=newest.world_size if newest is not None else 0,
+        restarts=sum(not end.root.kind.is_membership for end in billed),
+        max_restarts=spec.max_restarts if spec else 0,
+        lost_nodes=sum(end.root.kind.is_membership for end in billed),
+        last_fault=last_fault_of(
+            outcome, max(attempt.verdicts.values(), key=lambda end: end.number, default=None)
+        ),
+        outcome=outcome,
+        nodes=nodes if outcome is None else (),
+        ranks=rank_statuses(newest, {}) if newest is not None and newest.ends else (),
+        commands=tuple(one for one in attempt.commands.values() if one.phase is CommandPhase.ASKED),
     )

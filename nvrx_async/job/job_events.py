@@ -13,6 +13,7 @@ from nvrx_async.job.records import (
     Command,
     CommandPhase,
     Exclusion,
+    FaultKind,
     Mark,
     Node,
 )
@@ -79,11 +80,20 @@ def of_round(record: RoundRecord) -> Iterator[JobEvent]:
         )
     if record.interrupt is not None:
         said = record.interrupt
-        yield JobEvent(said.at_utc, EventKind.INTERRUPTED, said.reason, number, said.by, bad=True)
+        yield JobEvent(
+            said.at_utc,
+            EventKind.INTERRUPTED,
+            said.reason,
+            number,
+            said.by,
+            bad=said.kind is not FaultKind.ASKED,
+        )
     yield from _told(record)
     if record.level is not None and record.root is not None:
         sentence = f"round {number} ended: {record.root.sentence}; {record.level.value}: {record.decision}"
-        yield JobEvent(times.ended_utc, EventKind.JUDGED, sentence, number, bad=True)
+        yield JobEvent(
+            times.ended_utc, EventKind.JUDGED, sentence, number, bad=record.root.kind is not FaultKind.ASKED
+        )
     if record.outcome is not None:
         out = record.outcome
         how = f" ({out.ending.value.replace('_', ' ')})" if out.ending is not None else ""

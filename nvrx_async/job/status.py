@@ -11,6 +11,7 @@ from nvrx_async.job.records import (
     Command,
     CommandPhase,
     Current,
+    End,
     Exclusion,
     FaultKind,
     Job,
@@ -39,6 +40,8 @@ class JobState(Enum):
     REQUEUE = "requeue"
     STOPPED = "stopped"
     ABANDONED = "abandoned"
+    UNKNOWN = "unknown"
+    """Told by a history that ends without an outcome: whatever came after it is not known."""
 
     @property
     def is_over(self) -> bool:
@@ -191,7 +194,7 @@ def job_status(
         max_restarts=spec.max_restarts,
         lost_nodes=ledger.membership,
         waits_for=_waits_for(held) if state in (JobState.STARTING, JobState.RESTARTING) else "",
-        last_fault=_last_fault(held),
+        last_fault=last_fault_of(held.outcome, held.round.verdict),
         outcome=held.outcome,
         nodes=nodes,
         ranks=rank_statuses(held.record, answers) if seated else (),
@@ -243,17 +246,22 @@ def _rank(
 def _state(held: Held) -> JobState:
     outcome, phase = held.outcome, held.round.phase
     if outcome is not None:
-        if outcome.success:
-            return JobState.FINISHED
-        if outcome.exit_code == _REQUEUE:
-            return JobState.REQUEUE
-        return JobState.STOPPED if outcome.exit_code > _SIGNALS else JobState.FAILED
+        return state_of_outcome(outcome)
     present = held.nodes_present if held.nodes is None else len(held.nodes)
     if not present:
         return JobState.ABANDONED
     if phase is Phase.FORMING:
         return JobState.STARTING if held.round.number == 0 else JobState.RESTARTING
     return JobState.ENDING if held.record.interrupt is not None else JobState.RUNNING
+
+
+def state_of_outcome(outcome: Outcome) -> JobState:
+    """How an attempt that is over ended."""
+    if outcome.success:
+        return JobState.FINISHED
+    if outcome.exit_code == _REQUEUE:
+        return JobState.REQUEUE
+    return JobState.STOPPED if outcome.exit_code > _SIGNALS else JobState.FAILED
 
 
 def _since(held: Held, state: JobState) -> str:
@@ -275,15 +283,13 @@ def _waits_for(held: Held) -> str:
     return f"{len(held.joined)} nodes joined; the coordinator is about to seal"
 
 
-def _last_fault(held: Held) -> LastFault | None:
-    outcome, verdict = held.outcome, held.round.verdict
-    if outcome is not None and outcome.root is not None:
+def last_fault_of(outcome: Outcome | None, verdict: End | None) -> LastFault | None:
+    """The fault that ended the attempt, else the last round that `verdict` speaks of; what was asked for is none."""
+    if outcome is not None and outcome.root is not None and outcome.root.kind is not FaultKind.ASKED:
         root, number, at_utc = outcome.root, outcome.round, outcome.decided_utc
-    elif verdict is not None and outcome is None:
+    elif verdict is not None and verdict.root.kind is not FaultKind.ASKED:
         root, number, at_utc = verdict.root, verdict.number, verdict.ended_utc
     else:
-        return None
-    if root.kind is FaultKind.ASKED:
         return None
     ended = root.end.ended_utc if root.end is not None and root.end.ended_utc else at_utc
     return LastFault(number, root.kind, root.sentence, ended)

@@ -27,7 +27,10 @@ class Consequence:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """What one rank was doing when a hang was found. `frames` are innermost first, as `file:line in function`."""
+    """What one rank was doing when a hang was found. `frames` are innermost first, as `file:line in function`.
+
+    `ended`: it had exited by then.
+    """
 
     rank: int
     node_id: str
@@ -38,6 +41,7 @@ class Stack:
     silent_s: float
     state: str
     frames: tuple[str, ...]
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +171,7 @@ def _stack(node_id: str, host: str, rank: int, raw: Mapping[str, Any]) -> Stack:
         silent_s=float(silent) if isinstance(silent, int | float) else 0.0,
         state=str(raw.get("state") or ""),
         frames=tuple(_frame(one) for one in frames) if isinstance(frames, list) else (),
+        ended=bool(raw.get("ended")),
     )
 
 

@@ -49,6 +49,7 @@ from nvrx_async.ranklink.page import (
     NS,
     STOP_HOLD,
     T_LAST,
+    T_NATIVE,
     T_STEP,
     T_STEP_AT,
     Page,
@@ -75,22 +76,30 @@ def connect() -> Connection:
 
 
 class Connection:
-    """What `connect` returns; entering it says hello, leaving it says that no report is to be expected any more."""
+    """What `connect` returns; entering it says hello, leaving it says that no report is to be expected any more.
+
+    A process has one page, so it has one rank: who connects while it is connected (a library beside the script)
+    gets the same one, and the last to leave says that training is over.
+    """
 
     def __init__(self) -> None:
         self._rank: Rank | None = None
 
     def __enter__(self) -> Rank:
-        self._rank = _open_rank()
-        return self._rank
+        self._rank = rank = _connected_rank() or _open_rank()
+        rank.entered += 1
+        return rank
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._rank is not None:
-            self._rank.done()
-            self._rank.close()
-            self._rank = None
+        rank, self._rank = self._rank, None
+        if rank is None:
+            return
+        rank.entered -= 1
+        if not rank.entered:
+            rank.done()
+            rank.close()
 
     async def __aenter__(self) -> Rank:
         return self.__enter__()
@@ -109,6 +118,7 @@ class Rank(Reports):
         world_size: number of processes in the world.
         round: number of this life of the job, 0 for the first (torchrun's restart count).
         connected: whether reports reach an agent.
+        entered: how many connections of this process share it.
     """
 
     def __init__(
@@ -119,6 +129,7 @@ class Rank(Reports):
         self._page = page
         self._link = link
         self._grows = False
+        self.entered = 0
         super().__init__(page.words if page is not None else private_words())
 
     # Reports ------------------------------------------------------------------------------------------
@@ -132,7 +143,7 @@ class Rank(Reports):
         words[slot + T_STEP] = step + 1
         if not words[H_FIRST_STEP]:
             words[H_FIRST_STEP] = words[slot + T_LAST]
-        if words[H_PRINCIPAL] != ident and not self._principal_has_steps():
+        if words[H_PRINCIPAL] != ident and not self._principal_trains():
             words[H_PRINCIPAL] = ident
 
     def section(self, name: str, *, limit_s: float | None = None) -> Section:
@@ -202,9 +213,12 @@ class Rank(Reports):
             self._link.close()
             self._link = None
 
-    def _principal_has_steps(self) -> bool:
-        slot = self.slots.get(self.words[H_PRINCIPAL])
-        return slot is not None and self.words[slot + T_STEP] != 0
+    def _principal_trains(self) -> bool:
+        """Whether the thread that trained so far has reported a step, and still lives (its ident may be another's)."""
+        slot, words = self.slots.get(self.words[H_PRINCIPAL]), self.words
+        if slot is None or not words[slot + T_STEP]:
+            return False
+        return os.path.exists(f"/proc/self/task/{words[slot + T_NATIVE]}")  # noqa: PTH110 - pathlib costs a rank 5 ms
 
     def _await_stop(self) -> int:
         """Wait until the agent has written the step. Asks the page again after each word from the agent."""
@@ -216,6 +230,16 @@ class Rank(Reports):
                 break
             link.stop_within(left_ns / NS)
         return int(words[H_STOP])
+
+
+_CONNECTED: weakref.WeakValueDictionary[str, Rank] = weakref.WeakValueDictionary()
+"""This process's rank by the path of its page, while somebody holds it: the page has one writer."""
+
+
+def _connected_rank() -> Rank | None:
+    """The rank that this process is connected as already."""
+    rank = _CONNECTED.get(os.environ.get(PAGE_VARIABLE, ""))
+    return rank if rank is not None and rank.connected else None
 
 
 def _open_rank() -> Rank:
@@ -235,7 +259,8 @@ def _open_rank() -> Rank:
         world_size=_number("WORLD_SIZE", 1),
         number=_number("NVRX_ROUND", 0),
     )
-    if page is not None and link is not None:
+    if path and page is not None and link is not None:
+        _CONNECTED[path] = rank
         _introduce(rank, page, link)
         if os.environ.get(SPANS_VARIABLE):
             from nvrx_async.ranklink.rank_trace import tell_of_start  # noqa: PLC0415 - only where spans are wanted
@@ -284,6 +309,7 @@ def _introduce(rank: Rank, page: Page, link: Link) -> None:
     link.send(Hello("rank", os.getpid(), rank.round, rank.rank))
 
 
+@functools.cache
 def _offer_stacks(path: str | None) -> int:
     """Let faulthandler write all stacks to the file on a real-time signal; returns its number, 0 for none.
 

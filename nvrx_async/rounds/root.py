@@ -25,6 +25,7 @@ _JUDGED_TOGETHER = frozenset({FaultKind.COLLECTIVE_MISSED, FaultKind.HANG})
 _COMPLAINTS = frozenset({FaultKind.COLLECTIVE_MISSED, FaultKind.TIMEOUT, FaultKind.CONNECTION_LOST})
 _SENTENCE_CHARS = 400
 _LEAD_LINES = 3
+_UNSAID = "exited with 0 without saying that training is over, and the others make no progress without it"
 _EARLY = "exited with 0 while other ranks still ran, and they lost its connection"
 
 
@@ -88,7 +89,8 @@ def find_root(
         *_of_nodes(faults, missing, interrupt, seats),
         *_unseen(faults, interrupt, seats),
         *_absent(victims, ends, seats),
-        *_hung(ends),
+        *(hung := tuple(_hung(ends))),
+        *(_left_unsaid(ends) if not hung else ()),
         *(_left_early(ends, done, seats) if victims or _says(interrupt, FaultKind.EARLY_EXIT) else ()),
     ]
     if candidates:
@@ -198,6 +200,19 @@ def _blame_for_hang(ends: Sequence[_Seen]) -> Blame | None:
         return None
     states = [state_from(seen.end.rank, seen.where, seen.end.extra) for seen in ends]
     return culprit([state for state in states if state is not None])
+
+
+def _left_unsaid(ends: Sequence[_Seen]) -> Iterator[_Candidate]:
+    """Linked ranks that exited with 0 without saying that training is over, where all others hang alike."""
+    if _blame_for_hang(ends) is None:
+        return
+    for seen in ends:
+        state = state_from(seen.end.rank, seen.where, seen.end.extra)
+        unsaid = state is not None and state.ended and state.hello and not state.done
+        if unsaid and seen.end.exit_code == 0 and seen.end.by is EndedBy.ITSELF and state is not None:
+            at = f", last at step {state.step}" if state.step is not None else ""
+            sentence = f"{seen.name} {_UNSAID}{at}"
+            yield _Candidate(FaultKind.EARLY_EXIT, seen.node_id, seen.host, sentence, seen.end)
 
 
 def _left_early(ends: Sequence[_Seen], done: Collection[str], seats: Sequence[Seat]) -> Iterator[_Candidate]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from importlib.util import find_spec
+from math import inf
 from typing import TYPE_CHECKING
 
 from nvrx_telemetry.groups import VARIABLE, enabled_groups
@@ -68,7 +69,7 @@ def telemetry_config(
     groups, unknown = enabled_groups(environment.get(VARIABLE, ""))
     if unknown:
         notices.append(f"{VARIABLE}: there is no group {', '.join(unknown)}; it is left out")
-    batch = round(_number(environment, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", _BATCH))
+    batch = max(1, round(_number(environment, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", _BATCH)))
     return (
         TelemetryConfig(
             traces=traces,
@@ -143,10 +144,17 @@ def metric_exporter(config: TelemetryConfig) -> MetricExporter:
     return OTLPMetricExporter(endpoint=f"{config.endpoint}/v1/metrics" if config.endpoint else None)
 
 
+def without_password(endpoint: str) -> str:
+    """The endpoint as it may be shown."""
+    scheme, there, rest = endpoint.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{there}{host.rpartition('@')[2]}{slash}{path}" if there else endpoint
+
+
 def _number(environment: Mapping[str, str], name: str, default: float) -> float:
     """A positive number; what is none is taken for not given, as OpenTelemetry does."""
     try:
         value = float(environment.get(name, ""))
     except ValueError:
         return default
-    return value if value > 0 else default
+    return value if 0 < value < inf else default

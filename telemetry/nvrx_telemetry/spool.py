@@ -24,6 +24,9 @@ LAUNCHED_VARIABLE = "NVRX_SPANS_LAUNCHED_NS"
 
 _MOST = (1 << 63) - 1
 
+_ENDED_KNOWN = 4096
+"""So many ended spans are remembered, in case a forked child still tells of one as open."""
+
 LIMIT_BYTES = 4 << 20
 """A spool takes no more than this between two reads; what comes then is dropped."""
 
@@ -77,7 +80,7 @@ class SpoolReader:
         self._resource = resource
         self._read_to = 0
         self._open: dict[int, FinishedSpan] = {}
-        self._ended: set[int] = set()
+        self._ended: dict[int, None] = {}
 
     @property
     def path(self) -> str:
@@ -95,7 +98,9 @@ class SpoolReader:
         for span, still_open in read(whole, self._resource):
             if not still_open:
                 self._open.pop(span.span_id, None)
-                self._ended.add(span.span_id)
+                self._ended[span.span_id] = None
+                if len(self._ended) > _ENDED_KNOWN:
+                    del self._ended[next(iter(self._ended))]
                 ended.append(span)
             elif span.span_id not in self._ended:
                 self._open[span.span_id] = span

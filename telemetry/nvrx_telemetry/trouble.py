@@ -6,6 +6,9 @@ import threading
 import time
 from collections.abc import Callable
 
+_ABORTED = "Shutdown in progress"
+"""What OpenTelemetry's exporters log when they are ended while they try again: no reason for anything."""
+
 QUIET_S = 600.0
 """A collector that comes and goes is spoken of once in so long."""
 
@@ -20,12 +23,19 @@ class Trouble:
         self._reason = ""
         self._lasts = False
         self._told_s: float | None = None
+        self._ends = False
         self.failures = 0
 
     def heard(self, reason: str) -> None:
         """What the exporter says is kept as the reason."""
+        if reason.startswith(_ABORTED):
+            return
         with self._lock:
             self._reason = reason
+
+    def ends(self) -> None:
+        """The process ends: what cannot be delivered now never will."""
+        self._ends = True
 
     def failed(self, reason: str = "") -> None:
         """Something could not be delivered."""
@@ -39,9 +49,8 @@ class Trouble:
                 return
             self._told_s = now_s
             text = f": {self._reason}" if self._reason else ""
-        self._tell(
-            f"telemetry cannot be delivered to {self._where}{text}; the job goes on, it is tried again"
-        )
+        then = "the last of it is lost" if self._ends else "the job goes on, it is tried again"
+        self._tell(f"telemetry cannot be delivered to {self._where}{text}; {then}")
 
     def worked(self) -> None:
         """Something was delivered."""

@@ -15,13 +15,14 @@ from support.stage import Agent, Stage, stage
 LINKED = str(Path(__file__).parents[1] / "support" / "linked_program.py")
 OPTIONS = ("--max-restarts", "20", "--warm-workers", "off", "--lease-ttl", "3")
 LIMITS = ("--hang-timeout", "2", "--hang-startup-timeout", "8", "--startup-grace", "3")
-KINDS = ("exception", "exit", "sigkill", "segfault", "hang", "sleep", "gil", "sigstop")
+KINDS = ("exception", "exit", "sigkill", "segfault", "hang", "sleep", "gil", "sigstop", "early_exit")
 SAYS = {
     "exception": ("exception", "InjectedError: ordered on rank"),
     "exit": ("exit_code", "exited with code"),
     "sigkill": ("signal", "SIGKILL"),
     "segfault": ("signal", "SIGSEGV"),
     "sigstop": ("hang", "is stopped by a signal"),
+    "early_exit": ("early_exit", "exited with 0 without saying that training is over"),
 }
 
 
@@ -207,6 +208,14 @@ def test_an_etcd_that_is_away_is_named_and_the_history_answers() -> None:
         assert "InjectedError: ordered on rank 1 at step 20" in why.out
         assert "restart 1 of --max-restarts 20" in why.out
         assert "no etcd endpoint answered" in why.err
+        folder = str(job.folder / "logs" / "n0")
+        status = nvrx("status", job.run_id, "--log-dir", folder, etcd=job.endpoint)
+        assert (status.code, f"{job.run_id}  finished" in status.out) == (3, True), status
+        assert "1 of 20 restarts" in status.out
+        assert "InjectedError: ordered on rank 1" in status.out
+        listed = nvrx("ps", "--log-dir", folder, "-o", "json", etcd=job.endpoint)
+        assert listed.code == 3
+        assert [one["run_id"] for one in json.loads(listed.out)["items"]] == [job.run_id]
 
 
 def test_tables_fit_their_terminal(job: Stage) -> None:

@@ -117,3 +117,15 @@ def test_ranks_are_compared_where_their_stacks_part():
 def test_what_cannot_be_read_is_nothing(extra):
     state = from_extra(0, "h", extra)
     assert state is None or (state.frames == () and state.step is None)
+
+
+def test_who_has_just_finished_is_not_blamed_for_one_that_hangs():
+    done = rank(0, Frame("/x/train.py", 9, "main"), done=True, hung=False, silent_s=0.3, step=49)
+    blame = culprit([done, rank(1, LOAD, TRAIN, silent_s=600.0, step=4)])
+    assert blame.rank == 1
+    assert "has reported nothing for 10 min and is at data.py:7 in read" in blame.sentence
+
+
+def test_a_rank_that_never_said_anything_is_told_as_that():
+    blame = culprit([rank(1, hello=False, step=None)])
+    assert blame.sentence == "rank 1 on h0 stands still and never reported anything"

@@ -14,7 +14,7 @@ import pytest
 
 from nvrx_async.hang import flight_recorder
 from nvrx_async.hang.evidence import Asked, gather
-from nvrx_async.hang.flight_recorder import DUMPS, KEPT_AS, PIPE, dump, variables
+from nvrx_async.hang.flight_recorder import DUMPS, KEPT_AS, PIPE, dump, places, variables
 
 RANK = """
 import os, select, sys
@@ -32,10 +32,12 @@ select.select([], [], [])
 
 
 @contextmanager
-def rank(environment: dict[str, str], *, dumps: bool = True) -> Iterator[int]:
-    """Pid of a process that offers a dump."""
-    command = [sys.executable, "-c", RANK, "3", "yes" if dumps else "no"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, **environment}) as process:
+def rank(environment: dict[str, str], *, dumps: bool = True, warm: bool = False) -> Iterator[int]:
+    """Pid of a process that offers a dump. `warm`: it was told its environment after it was started."""
+    program = f"import os\nos.environ.update({environment!r})\n{RANK}" if warm else RANK
+    command = [sys.executable, "-c", program, "3", "yes" if dumps else "no"]
+    given = {**os.environ, **({} if warm else environment)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=given) as process:
         assert process.stdout is not None
         process.stdout.readline()
         try:
@@ -60,8 +62,20 @@ def given(tmp_path: Path) -> dict[str, str]:
 
 async def test_the_dump_is_asked_for_and_kept_beside_the_logs(tmp_path):
     with rank(given(tmp_path)) as pid:
-        assert await dump(3, pid, tmp_path / "rank_3") == KEPT_AS
+        assert await dump(3, pid, tmp_path / "rank_3", {}) == KEPT_AS
     assert (tmp_path / "rank_3" / KEPT_AS).read_bytes() == b"what the collectives were"
+
+
+async def test_a_rank_that_was_warm_is_asked_where_it_was_told_to_be(tmp_path):
+    environment = given(tmp_path)
+    with rank(environment, warm=True) as pid:
+        asked = Asked(3, "h", pid, None, tmp_path / "rank_3", hung=True, recorder=places({}, environment))
+        await gather([asked], within_s=10)
+    assert (tmp_path / "rank_3" / KEPT_AS).read_bytes() == b"what the collectives were"
+
+
+def test_what_a_person_set_is_a_place_too(tmp_path):
+    assert places({PIPE: "/p", "HOME": "/h"}, {DUMPS[0]: "/d"}) == {PIPE: "/p", DUMPS[0]: "/d"}
 
 
 async def test_a_place_that_the_person_chose_is_left_as_it_is(tmp_path):
@@ -70,7 +84,7 @@ async def test_a_place_that_the_person_chose_is_left_as_it_is(tmp_path):
     folder = tmp_path / "rank_3"
     folder.mkdir()
     with rank(chosen) as pid:
-        assert await dump(3, pid, folder) == KEPT_AS
+        assert await dump(3, pid, folder, {}) == KEPT_AS
     assert (folder / KEPT_AS).read_bytes() == (tmp_path / "dump-3").read_bytes()
 
 
@@ -91,7 +105,7 @@ async def test_evidence_waits_no_longer_than_it_may_for_a_recorder_that_is_stuck
 async def test_a_recorder_that_does_not_dump_in_time_is_left_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(flight_recorder, "LOOKS_AFTER_S", (0.01, 0.01))
     with rank(given(tmp_path), dumps=False) as pid:
-        assert await dump(3, pid, tmp_path / "rank_3") == ""
+        assert await dump(3, pid, tmp_path / "rank_3", {}) == ""
 
 
 async def test_a_dump_of_earlier_is_not_taken_for_this_one(tmp_path, monkeypatch):
@@ -99,7 +113,7 @@ async def test_a_dump_of_earlier_is_not_taken_for_this_one(tmp_path, monkeypatch
     environment = given(tmp_path)
     (tmp_path / "rank_3" / f"{KEPT_AS}-3").write_bytes(b"old")
     with rank(environment, dumps=False) as pid:
-        assert await dump(3, pid, tmp_path / "rank_3") == ""
+        assert await dump(3, pid, tmp_path / "rank_3", {}) == ""
 
 
 @pytest.mark.parametrize("pipe", ["nothing", "file", "unread"])
@@ -110,7 +124,7 @@ async def test_what_is_no_recorders_pipe_is_not_written_to(tmp_path, pipe):
     elif pipe == "unread":
         os.mkfifo(path)
     with sleeper({PIPE: f"{tmp_path}/x"}) as pid:
-        assert await dump(3, pid, tmp_path) == ""
+        assert await dump(3, pid, tmp_path, {}) == ""
     assert pipe != "file" or path.read_bytes() == b"mine"
 
 
@@ -121,4 +135,4 @@ def test_a_recorder_that_is_off_is_left_off(tmp_path, size):
 
 
 async def test_a_process_that_is_gone_is_not_asked(tmp_path):
-    assert await dump(0, 2**22 + 1, tmp_path) == ""
+    assert await dump(0, 2**22 + 1, tmp_path, {}) == ""

@@ -83,6 +83,39 @@ def test_a_long_first_step_teaches_nothing():
     assert watch.seen == {}
 
 
+@pytest.mark.parametrize("name", ["step", "save"])
+def test_the_first_time_after_a_restart_is_not_judged_by_what_earlier_rounds_taught(name):
+    def rank(now: float) -> Seen:
+        return still(page(now, thread(1.0, 0, opened=1), sections=(section(name, now, now - 1.0),)))
+
+    known = {"section:step": 5.0, "section:save": 5.0, "reports": 5.0}
+    assert [at_s for at_s, _, _ in run(monitor(known=known), 150, rank, start_s=2.0)] == [101.0]
+
+
+def test_one_report_is_not_judged_by_what_earlier_rounds_taught():
+    def rank(now: float) -> Seen:
+        return still(page(now, thread(1.0, 0, reports=1)))
+
+    assert [at_s for at_s, _, _ in run(monitor(known={"reports": 5.0}), 150, rank, start_s=2.0)] == [101.0]
+
+
+def test_a_start_that_a_person_gave_holds_the_first_step():
+    def in_section(now: float) -> Seen:
+        return still(page(now, thread(50.0, 0, opened=1), sections=(section("step", now, now - 50.0),)))
+
+    def between_reports(now: float) -> Seen:
+        return still(page(now, thread(50.0, 0, reports=1)))
+
+    def later(now: float) -> Seen:
+        names = (NameView("step", 1, 30.0, 0.0),)
+        sections = (section("step", now, now - 50.0),)
+        return still(page(now, thread(50.0, 1, opened=1), sections=sections, names=names))
+
+    policy = HangPolicy(100.0, 400.0, startup_given=True)
+    for rank, due_s in ((in_section, 400.0), (between_reports, 400.0), (later, 150.0)):
+        assert [at_s for at_s, _, _ in run(monitor(policy), 500, rank, start_s=51.0)] == [due_s]
+
+
 def test_an_inner_section_is_judged_by_its_own_deadline_though_an_outer_one_is_fresh():
     def rank(now: float) -> Seen:
         inner, outer = section("save", now, now - 5.0), section("epoch", now, 3.0, runs=False)

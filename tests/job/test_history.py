@@ -1,11 +1,12 @@
 """A job told by its own log folder."""
 
-from record_kit import END, RAISED, SEATS, at, node, stopped
+from record_kit import END, RAISED, SEATS, SPEC, at, node, stopped
 
 from nvrx_async.job.codec import encode
 from nvrx_async.job.history import past
 from nvrx_async.job.job_events import EventKind
-from nvrx_async.job.records import Assignment, Outcome
+from nvrx_async.job.records import Assignment, Outcome, Phase
+from nvrx_async.job.status import JobState
 from nvrx_async.job.why import explain
 
 
@@ -49,3 +50,37 @@ def test_the_last_attempt_is_told_and_nothing_of_the_ones_before():
 def test_a_line_that_a_crash_cut_short_is_passed_over():
     found = past("llama", [*lines()[:-1], b'{"record":"outco'])
     assert (found.unread, len(found.rounds)) == (1, 1)
+
+
+def test_how_a_job_stood_whose_etcd_is_gone():
+    found = past("llama", [line("registered", node("a"), attempt=0), line("spec", SPEC), *lines()[1:]])
+    status = found.status
+    assert (status.state, status.round, status.world_size) == (JobState.FAILED, 0, 4)
+    assert (status.command, status.max_restarts, status.restarts) == (SPEC.command, SPEC.max_restarts, 1)
+    assert status.last_fault.sentence == END.root.sentence
+    assert {rank.rank: rank.state for rank in status.ranks}[1] == "exception"
+    assert status.nodes == ()
+
+
+def test_a_history_without_an_end_does_not_say_how_the_job_stands_now():
+    status = past("llama", lines()[:-1]).status
+    assert status.state is JobState.UNKNOWN
+    assert not status.state.is_over
+    assert status.since_utc == END.ended_utc
+    assert [one.node_id for one in status.nodes] == ["a"]
+    seated = Assignment(1, SEATS[0], 4, 2, "10.0.0.1", 29500)
+    rounds = past("llama", [*lines()[:-1], line("assignment", seated)]).rounds
+    assert [record.phase for record in rounds] == [Phase.ENDED, Phase.RUNNING]
+    assert past("llama", []).status.state is JobState.UNKNOWN
+
+
+def test_nodes_that_share_a_folder_keep_their_own_ranks():
+    other = Assignment(0, SEATS[1], 4, 2, "10.0.0.1", 29500)
+    found = past("llama", [*lines(), line("assignment", other), line("rank_end", stopped(2, 0), round=0)])
+    (record,) = found.rounds
+    assert [seat.node_id for seat in record.seats] == ["a", "b"]
+    assert {report.node_id: [end.rank for end in report.ends] for report in record.reports} == {
+        "a": [0, 1],
+        "b": [2],
+    }
+    assert [(node_id, host, end.rank) for node_id, host, end in record.ends][-1] == ("b", SEATS[1].host, 2)

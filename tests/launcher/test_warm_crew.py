@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from nvrx_async.hang.flight_recorder import DUMPS
 from nvrx_launcher.config import ProgramKind, WarmConfig, WorkersConfig
 from nvrx_launcher.keeper_events import HookTold, IdleLost
 from nvrx_launcher.warm import WarmCrew, plan
@@ -133,6 +134,18 @@ async def test_another_environment_starts_cold() -> None:
     await stand.all_ready()
     assert [one.release for one in stand.begin(1, STATIC="y")] == [None, None]
     assert stand.orders.discarded == [0, 1]
+    assert "warm workers: local rank 1 starts cold: STATIC changed" in stand.log
+
+
+@pytest.mark.parametrize("name", DUMPS)
+async def test_the_flight_recorders_folder_is_one_of_the_round(name: str) -> None:
+    stand = Stand()
+    stand.begin(**{name: "/logs/round_0/"})
+    stand.watched()
+    await stand.all_ready()
+    warm = stand.begin(1, **{name: "/logs/round_1/"})
+    assert [one.release and one.release.names[name] for one in warm] == ["/logs/round_1/"] * 2
+    stand.crew.keeper(None)
     stand.crew.keeper(None)
 
 

@@ -47,6 +47,50 @@ def test_hello_place_and_end(page):
     assert seen(page).done_s is not None
 
 
+def test_who_connects_while_connected_shares_the_rank(page):
+    with nvrx_async.connect() as rank:
+        rank.progress(step=7)
+        with rank.section("step"):
+            with nvrx_async.connect() as library, library.section("save"):
+                assert {one.name for one in seen(page).sections} == {"step", "save"}
+            assert library is rank
+            assert seen(page).done_s is None
+            assert [one.name for one in seen(page).sections] == ["step"]
+        rank.progress(step=8)
+        assert seen(page).principal.step == 8
+    assert seen(page).done_s is not None
+    with nvrx_async.connect() as again:
+        assert again is not rank
+        assert seen(page).done_s is None
+
+
+def test_connecting_again_and_again_takes_one_descriptor(page, tmp_path):
+    program = """
+import os, nvrx_async
+counts = []
+for _ in range(4):
+    with nvrx_async.connect() as rank:
+        assert rank.connected
+    counts.append(len(os.listdir("/proc/self/fd")))
+assert len(set(counts)) == 1, counts
+"""
+    environment = {**os.environ, STACKS_VARIABLE: str(tmp_path / "stacks.txt")}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=60)
+    assert seen(page).stacks_signal
+
+
+def test_another_thread_trains_on_when_the_one_that_trained_has_ended(page):
+    kept = threading.Event()
+    with nvrx_async.connect() as rank:
+        for step in (1, 2):
+            trains = threading.Thread(target=rank.progress, kwargs={"step": step})
+            trains.start()
+            trains.join()
+            threading.Thread(target=kept.wait).start()  # takes the place of the one that ended
+            assert seen(page).principal.step == step
+        kept.set()
+
+
 def test_heartbeats_and_steps_of_the_training_thread(page):
     with nvrx_async.connect() as rank:
         rank.heartbeat()

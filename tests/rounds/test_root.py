@@ -1,10 +1,13 @@
 """What a round's end is blamed on."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvrx_async.faults import EndFacts, classify
+from nvrx_async.faults.culprit import HANG, RankState, as_extra
 from nvrx_async.job.records import EndedBy, Fault, FaultKind, Interrupt, PythonError, RankEnd, Seat
 from nvrx_async.rounds.root import find_root
 
@@ -436,3 +439,43 @@ def test_the_order_in_which_reports_arrive_does_not_matter(case, random):
     assert find_root(shuffled(faults), shuffled(missing), said, seats) == find_root(
         faults, missing, said, SEATS
     )
+
+
+def hung(rank, *, done=False, code=None):
+    """A rank as a hang found it: at a line of its own script; with a code one that had ended by then."""
+    state = RankState(
+        rank,
+        hung=code is None,
+        hello=True,
+        done=done,
+        ended=code is not None,
+        step=20,
+        silent_s=3.0,
+        state="S",
+    )
+    told = {HANG: as_extra(state)}
+    if code is not None:
+        return end(rank, code=code, extra=told)
+    return replace(stopped(rank, extra=told), kind=K.HANG)
+
+
+def test_who_left_without_a_word_is_why_the_others_hang():
+    root = find_root(
+        report(fault("a", hung(0), hung(1)), fault("b", hung(2), hung(3, code=0))), {}, None, SEATS
+    )
+
+    assert (root.kind, root.end.rank, root.culprit) == (K.EARLY_EXIT, 3, True)
+    assert root.sentence == (
+        "rank 3 on node-b (host host-b) exited with 0 without saying that training is over, "
+        "and the others make no progress without it, last at step 20"
+    )
+
+
+def test_who_said_that_training_is_over_is_not_blamed_for_a_hang():
+    ends = hung(0), hung(1)
+    root = find_root(
+        report(fault("a", *ends), fault("b", hung(2), hung(3, done=True, code=0))), {}, None, SEATS
+    )
+
+    assert (root.kind, root.culprit) == (K.HANG, False)
+    assert "none stands out" in root.sentence

@@ -12,7 +12,8 @@ from nvrx_telemetry import semconv
 from nvrx_telemetry.metrics import COUNTERS, GAUGES, HISTOGRAMS, Metrics
 from nvrx_telemetry.prometheus import prometheus_name
 from nvrx_telemetry.sampling import sampling
-from nvrx_telemetry.setup import Protocol, telemetry_config
+from nvrx_telemetry.setup import Protocol, telemetry_config, without_password
+from nvrx_telemetry.trouble import Trouble
 
 ON = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
@@ -135,3 +136,35 @@ def test_a_metric_of_each_kind_has_its_prometheus_name() -> None:
 def test_every_metric_has_an_instrument() -> None:
     names = {value for name, value in vars(semconv).items() if name.startswith("METRIC_")}
     assert names == {*COUNTERS, *HISTOGRAMS, *GAUGES}
+
+
+@pytest.mark.parametrize("text", ["inf", "nan", "-1", "0", "0.2", "many", "1e999"])
+def test_numbers_that_are_none_turn_nothing_off(text: str) -> None:
+    names = ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "OTEL_BSP_MAX_QUEUE_SIZE", "OTEL_BSP_SCHEDULE_DELAY")
+    config, _ = telemetry_config({ON: "http://c", **dict.fromkeys(names, text)}, None, None)
+    assert config is not None
+    assert 1 <= config.batch <= config.queue
+    assert 0 < config.delay_s < 100
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "shown"),
+    [
+        ("http://user:secret@c:4318/x@y", "http://c:4318/x@y"),
+        ("https://c", "https://c"),
+        ("", ""),
+        ("c:4317", "c:4317"),
+    ],
+)
+def test_no_password_is_shown(endpoint: str, shown: str) -> None:
+    assert without_password(endpoint) == shown
+
+
+def test_what_cannot_be_sent_at_the_end_is_told_with_its_reason() -> None:
+    told: list[str] = []
+    trouble = Trouble("http://c", told.append)
+    trouble.heard("Connection refused")
+    trouble.ends()
+    trouble.heard("Shutdown in progress, aborting retry.")
+    trouble.failed()
+    assert told == ["telemetry cannot be delivered to http://c: Connection refused; the last of it is lost"]

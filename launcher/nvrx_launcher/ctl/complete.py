@@ -16,6 +16,12 @@ def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
     return _asked("jobs", ctx.params, incomplete)
 
 
+def conditions(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """What can be waited for."""
+    del ctx, param
+    return [word for word in ("running", "ended", "round=", "step=") if word.startswith(incomplete)]
+
+
 def nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Names of a job's nodes that begin so."""
     del param

@@ -59,10 +59,20 @@ async def logs(
     if not found:
         raise NothingFoundError(*_nothing(run_id, rank, number, status, roots))
     many = len({log.rank for log in found}) > 1
-    for log in found:
-        _show(log, screen, many=many, lines=lines)
+    shown = {log.path: _show(log, screen, many=many, lines=lines) for log in found}
     if follow:
-        await _follow(found, screen, many=many)
+        from nvrx_launcher.ctl.follow import follow as followed  # noqa: PLC0415 - seldom asked for
+
+        def look() -> tuple[list[Path], list[Log]]:
+            if number is not None:
+                return [], found
+            return _folders(roots), _find(roots, None, None, rank)
+
+        def write(log: Log, added: list[bytes]) -> None:
+            texts = (line.decode("utf-8", "replace") for line in added)
+            screen.lines(_prefixed(log, text, screen, many=many) for text in texts)
+
+        await followed(look, shown, write)
     return 0
 
 
@@ -96,6 +106,16 @@ def _round_folders(root: Path, attempt: int | None, number: int | None) -> list[
     rounds = _numbered(chosen, "round_")
     last = rounds.get(number if number is not None else max(rounds, default=0))
     return [last] if last is not None else []
+
+
+def _folders(roots: Sequence[Path]) -> list[Path]:
+    """Where something may appear when a round begins: the newest folder of each depth."""
+    found = [root for root in dict.fromkeys(roots) if root.is_dir()]
+    for root in list(found):
+        rounds = _round_folders(root, None, None)
+        found += _numbered(root, "attempt_").values()
+        found += [*rounds, *(rank for folder in rounds for rank in _numbered(folder, "rank_").values())]
+    return found
 
 
 def _of_round(folder: Path, rank: int | None) -> Iterator[Log]:
@@ -132,42 +152,23 @@ def _nothing(
     return f"no log of {what} of job {run_id}{of} is on this machine", hint
 
 
-def _show(log: Log, screen: Screen, *, many: bool, lines: int) -> None:
-    """The last lines of a log."""
+def _show(log: Log, screen: Screen, *, many: bool, lines: int) -> int:
+    """The last lines of a log; returns how many bytes of it were read."""
     with log.path.open("rb") as file:
         file.seek(0, os.SEEK_END)
         size = file.tell()
         file.seek(max(0, size - _TAIL_BYTES))
-        text = file.read().decode("utf-8", "replace")
+        data = file.read()
+    text = data.decode("utf-8", "replace")
     shown = text.splitlines()[-lines:] if lines else text.splitlines()
     screen.lines(_prefixed(log, line, screen, many=many) for line in shown)
+    return max(0, size - _TAIL_BYTES) + len(data)
 
 
 def _prefixed(log: Log, line: str, screen: Screen, *, many: bool) -> str:
     text = clean(line) if screen.terminal else line
     text = screen.palette.warning(text) if log.stream == "stderr" and not many else text
     return f"{screen.palette.quiet(f'[rank {log.rank}]')} {text}" if many else text
-
-
-async def _follow(found: Sequence[Log], screen: Screen, *, many: bool) -> None:
-    """Show what is added, told by the kernel (inotify(7)) where it can."""
-    from nvrx_launcher.ctl.growth import Growth  # noqa: PLC0415 - seldom asked for
-
-    with Growth([log.path for log in found]) as growth:
-        offsets = {log.path: log.path.stat().st_size for log in found}
-        partial = dict.fromkeys(offsets, b"")
-        by_path = {log.path: log for log in found}
-        while True:
-            for path in await growth.grown():
-                log = by_path[path]
-                with path.open("rb") as file:
-                    file.seek(offsets[path])
-                    data = file.read()
-                offsets[path] += len(data)
-                *whole, partial[path] = (partial[path] + data).split(b"\n")
-                screen.lines(
-                    _prefixed(log, line.decode("utf-8", "replace"), screen, many=many) for line in whole
-                )
 
 
 def _show_errors(found: Sequence[Log], story: Why | None, screen: Screen, lines: int) -> int:

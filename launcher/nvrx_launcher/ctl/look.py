@@ -51,8 +51,11 @@ async def summaries(client: EtcdClient) -> list[JobStatus]:
         async with limiter:
             found.append(await JobClient(client, name).summary())
 
+    names = await run_ids(
+        client
+    )  # outside of the group: an etcd that is away is one error, not a group of them
     async with anyio.create_task_group() as tasks:
-        for name in await run_ids(client):
+        for name in names:
             tasks.start_soon(one, name)
     return found
 

@@ -16,7 +16,7 @@ from nvrx_async.job.errors import NoSuchJobError, NoSuchRoundError
 from nvrx_async.job.history import Past, past
 from nvrx_async.job.times import as_utc
 from nvrx_async.job.why import explain
-from nvrx_launcher.ctl import look, text_rounds, trace
+from nvrx_launcher.ctl import look, text_jobs, text_rounds, trace
 from nvrx_launcher.ctl.errors import NoEtcdError
 from nvrx_launcher.ctl.place import EtcdOptions
 from nvrx_launcher.ctl.screen import Screen, json_line
@@ -47,19 +47,52 @@ async def or_past(
         if told is None:
             raise
         path, found = told
-        why = error.cause if isinstance(error, EtcdError) else error.message
-        sys.stderr.write(f"{screen.palette.warning('warning:')} {why}; this is what {path} remembers\n")
-        if isinstance(error, EtcdError):
-            sys.stderr.write("".join(f"  {fact}\n" for fact in error.evidence))
+        _warn(error, path, screen)
         _show(verb, found, screen, named)
+        return ExitCode.NEVER_READY if isinstance(error, EtcdError) else ExitCode.DONE
+
+
+async def ps_or_past(options: EtcdOptions, screen: Screen, *, log_dir: str | None = None) -> int:
+    """`nvrx ps`; where etcd is gone, the jobs whose log folders lie here."""
+    try:
+        return await look.ps(options, screen)
+    except (UnavailableError, NoEtcdError) as error:
+        root = _root(log_dir)
+        found = await anyio.to_thread.run_sync(_read_all, root)
+        if not found:
+            raise
+        _warn(error, root, screen)
+        told = [one.status for one in found]
+        screen.emit_all("JobList", told, lambda: text_jobs.jobs(told, screen))
         return ExitCode.NEVER_READY if isinstance(error, EtcdError) else ExitCode.DONE
 
 
 def folders(run_id: str, log_dir: str | None) -> tuple[Path, ...]:
     """Where this job's log folder may be, as `nvrx-launch --log-dir` has it: the folder itself, or the one above."""
-    given = log_dir or next((os.environ[name] for name in FOLDER_VARIABLES if os.environ.get(name)), None)
-    root = Path(given or DEFAULT_FOLDER)
+    root = _root(log_dir)
     return (root / run_id, root) if root.name == run_id or log_dir else (root / run_id,)
+
+
+def _root(log_dir: str | None) -> Path:
+    given = log_dir or next((os.environ[name] for name in FOLDER_VARIABLES if os.environ.get(name)), None)
+    return Path(given or DEFAULT_FOLDER)
+
+
+def _warn(error: UnavailableError | NoEtcdError | NoSuchJobError, path: Path, screen: Screen) -> None:
+    """Say what could not be asked, and what answers in its place."""
+    why = error.cause if isinstance(error, EtcdError) else error.message
+    sys.stderr.write(f"{screen.palette.warning('warning:')} {why}; this is what {path} remembers\n")
+    if isinstance(error, EtcdError):
+        sys.stderr.write("".join(f"  {fact}\n" for fact in error.evidence))
+
+
+def _read_all(root: Path) -> list[Past]:
+    """Every job of a folder, the latest begun first."""
+    found = []
+    for path in root.glob(f"*/{HISTORY}"):
+        with path.open("rb") as file:
+            found.append(past(path.parent.name, file))
+    return sorted(found, key=lambda one: one.status.created_utc, reverse=True)
 
 
 def _read(run_id: str, log_dir: str | None) -> tuple[Path, Past] | None:
@@ -72,7 +105,9 @@ def _read(run_id: str, log_dir: str | None) -> tuple[Path, Past] | None:
 
 
 def _show(verb: Callable[..., Awaitable[int]], found: Past, screen: Screen, named: dict[str, Any]) -> None:
-    if verb is look.rounds:
+    if verb is look.status:
+        screen.emit("JobStatus", found.status, lambda: text_jobs.status(found.status, screen))
+    elif verb is look.rounds:
         screen.emit_all("RoundList", found.rounds, lambda: text_rounds.rounds(found.rounds, screen))
     elif verb is look.events:
         _events(found, screen, named.get("since"))

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from nvrx_async.job.status import JobStatus, NodeStatus, RankStatus, Role
+from nvrx_async.job.records import Exclusion
+from nvrx_async.job.status import JobState, JobStatus, NodeStatus, RankStatus, Role
 from nvrx_launcher.ctl.screen import Screen
 from nvrx_launcher.ctl.table import Cell, Column, Paint, table
 from nvrx_launcher.wording import clean, count, duration
@@ -67,6 +68,8 @@ def _job(one: JobStatus, screen: Screen) -> list[Cell | str]:
 
 
 def _range(one: JobStatus) -> str:
+    if not one.max_nodes:
+        return "?"
     return str(one.max_nodes) if one.min_nodes == one.max_nodes else f"{one.min_nodes}-{one.max_nodes}"
 
 
@@ -92,6 +95,9 @@ def head(one: JobStatus, screen: Screen) -> list[str]:
     )
     first = f"{one.run_id}  {state}{since}, round {one.round}, attempt {one.attempt}"
     facts = [("command", clean(" ".join(one.command)))]
+    if one.state is JobState.UNKNOWN:
+        since = f", last heard of {screen.ago(one.since_utc)} ago"
+        first = f"{one.run_id}  {state}{since}, round {one.round}, attempt {one.attempt}"
     present = f"{one.nodes_present} of {_range(one)} registered"
     facts.append(("nodes", present + (f", {count(one.world_size, 'rank')}" if one.world_size else "")))
     facts.append(("spent", _spent(one)))
@@ -102,15 +108,22 @@ def head(one: JobStatus, screen: Screen) -> list[str]:
         facts.append(
             ("last fault", f"{screen.ago(fault.at_utc)} ago, round {fault.round}: {clean(fault.sentence)}")
         )
-    facts += [("excluded", f"{x.node_id}: {clean(x.why)} ({x.by})") for x in one.excluded]
+    facts += [("excluded", _excluded(x, screen)) for x in one.excluded]
     facts += [("asked", f"{c.verb.value} {c.node_id or ''} by {c.by}, no answer yet") for c in one.commands]
     if one.outcome is not None:
         facts.append(("outcome", f"exit code {one.outcome.exit_code}: {clean(one.outcome.reason)}"))
     return [first, *_facts(facts, screen, indent="")]
 
 
+def _excluded(one: Exclusion, screen: Screen) -> str:
+    until = f", until {screen.clock(one.until_utc)}" if one.until_utc else ""
+    return f"{one.node_id}: {clean(one.why)} ({one.by}{until})"
+
+
 def _spent(one: JobStatus) -> str:
     lost = f", {count(one.lost_nodes, 'lost node')}" if one.lost_nodes else ""
+    if not one.max_nodes:  # a history that a version before this one wrote knows no limits
+        return f"{count(one.restarts, 'restart')}{lost}"
     return f"{one.restarts} of {one.max_restarts} restarts{lost}"
 
 

@@ -212,7 +212,7 @@ def _stacks(found: Sequence[Stack], culprit: int | None, screen: Screen) -> list
     ordered = sorted(found, key=lambda one: (one.rank != culprit, not one.hung, one.rank))
     lines = ["", "what the ranks did"]
     for one in ordered[:_STACKS]:
-        mark = screen.palette.error("hung") if one.hung else "waited"
+        mark = screen.palette.error("hung") if one.hung else "had exited" if one.ended else "waited"
         step = f", step {one.step}" if one.step is not None else ""
         section = f", in section {clean(one.section)}" if one.section else ""
         silent = f", silent for {duration(one.silent_s)}" if one.silent_s else ""

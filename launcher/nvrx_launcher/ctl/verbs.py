@@ -19,6 +19,7 @@ from nvrx_launcher.ctl.cli import (
     run,
     screen_from,
 )
+from nvrx_launcher.ctl.complete import conditions as complete_conditions
 from nvrx_launcher.ctl.complete import jobs as complete_jobs
 from nvrx_launcher.ctl.complete import names as complete_names
 from nvrx_launcher.ctl.complete import nodes as complete_nodes
@@ -33,13 +34,15 @@ _WHAT = ("node", "rank", "round")
 
 
 @nvrx.command()
+@_LOG_DIR
 @etcd_options
 @output_option
-def ps(**given: Any) -> None:
+def ps(*, log_dir: str | None, **given: Any) -> None:
     """All jobs: state, round, nodes, ranks, age, last fault."""
-    from nvrx_launcher.ctl import look  # noqa: PLC0415 - heavy
+    from nvrx_launcher.ctl.past import ps_or_past  # noqa: PLC0415 - heavy
 
-    run(look.ps, etcd_from(given), screen_from(given))
+    options, screen = etcd_from(given), screen_from(given)
+    run(ps_or_past, options, screen, log_dir=log_dir)
 
 
 @nvrx.command()
@@ -47,14 +50,17 @@ def ps(**given: Any) -> None:
 @click.option(
     "-w", "--watch", is_flag=True, help="Until the job has ended: redrawn on a terminal, else lines."
 )
+@_LOG_DIR
 @etcd_options
 @output_option
 @all_option
-def status(job: str, *, watch: bool, **given: Any) -> None:
+def status(job: str, *, watch: bool, log_dir: str | None, **given: Any) -> None:
     """How a job stands: nodes, ranks with step, beat and section, last fault."""
     from nvrx_launcher.ctl import look  # noqa: PLC0415 - heavy
+    from nvrx_launcher.ctl.past import or_past  # noqa: PLC0415
 
-    run(look.status, etcd_from(given), job, screen_from(given), watch=watch)
+    options, screen = etcd_from(given), screen_from(given)
+    run(or_past, look.status, options, job, screen, log_dir=log_dir, watch=watch)
 
 
 @nvrx.command()
@@ -174,7 +180,12 @@ def trace(job: str, round_: int | None, *, log_dir: str | None, **given: Any) ->
 @nvrx.command()
 @_JOB
 @click.option(
-    "--for", "condition", required=True, metavar="CONDITION", help="running, ended, round=N or step=N."
+    "--for",
+    "condition",
+    required=True,
+    metavar="CONDITION",
+    shell_complete=complete_conditions,
+    help="running, ended, round=N or step=N.",
 )
 @click.option("--timeout", type=Seconds(), help="Longest time to wait: 90s, 10m; for ever without it.")
 @etcd_options

@@ -127,8 +127,11 @@ class WarmCrew:
             watch = None if self._knows_all() else plan.hook("watch", self._warm.imports)
             return replace(command, hook=watch)
         release = plan.release(idle.pid, idle.command, command) if idle.pid else None
-        if release is None and self._keeper is not None:
-            self._keeper.discard(command.local_rank)
+        if release is None:
+            why = plan.difference(idle.command, command) if idle.pid else "it is not ready yet"
+            self._explain(f"warm workers: local rank {command.local_rank} starts cold: {why}")
+            if self._keeper is not None:
+                self._keeper.discard(command.local_rank)
         return replace(command, release=release)
 
     def _blind_doubt(self, idle: _Idle) -> str | None:

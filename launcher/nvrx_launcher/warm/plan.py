@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nvrx_async.hang.flight_recorder import DUMPS
 from nvrx_launcher.config import ProgramKind, WarmConfig, WorkersConfig
 from nvrx_launcher.workers import Hook, RankCommand, Release
 
@@ -36,6 +37,7 @@ LATER = frozenset(
         "NVRX_STACKS_FILE",
         "OTEL_RESOURCE_ATTRIBUTES",
         "TRACEPARENT",
+        *DUMPS,
     }
 )
 """Variables that depend on the round. An idle process gets them when it becomes a rank."""
@@ -92,6 +94,17 @@ def release(pid: int, prepared: RankCommand, command: RankCommand) -> Release | 
     later = {name: value for name, value in command.env.items() if name in LATER}
     wait_ms = 0 if command.env["RANK"] == "0" else HEAD_START_MS
     return Release(pid, later, wait_ms) if same else None
+
+
+def difference(prepared: RankCommand, command: RankCommand) -> str:
+    """What an idle process was started with that the rank would not be, for people."""
+    if prepared.argv != command.argv:
+        return "the command is another one"
+    if prepared.cwd != command.cwd:
+        return f"the folder is {command.cwd}, and was {prepared.cwd}"
+    before, now = prepared.env, _settled(command.env)
+    names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    return f"{', '.join(names)} changed"
 
 
 def _settled(env: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,55 @@
+"""`nvrx logs -f`: what is added to logs, those of later rounds too."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import anyio
+
+from nvrx_launcher.ctl.follow import follow
+from nvrx_launcher.ctl.logs import Log, _find, _folders
+
+
+def log_of(root: Path, number: int, rank: int) -> Path:
+    path = root / "attempt_0" / f"round_{number}" / f"rank_{rank}" / "stdout.log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+async def test_added_lines_are_told_once_in_the_rounds_that_begin_too(tmp_path):
+    root = tmp_path / "llama"
+    first = log_of(root, 0, 1)
+    append(first, "shown\nhalf")
+    written, receive = anyio.create_memory_object_stream[str](100)
+
+    def write(log: Log, lines: list[bytes]) -> None:
+        for line in lines:
+            written.send_nowait(f"{log.path.parent.parent.name} {line.decode()}")
+
+    def look() -> tuple[list[Path], list[Log]]:
+        return _folders([root, tmp_path / "elsewhere"]), _find([root], None, None, 1)
+
+    before = len(os.listdir("/proc/self/fd"))
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks, receive, written:
+            tasks.start_soon(follow, look, {first: len("shown\n")}, write)
+            append(first, " a line\n")
+            assert await receive.receive() == "round_0 half a line"
+            second = log_of(root, 1, 1)
+            log_of(root, 1, 0).touch()
+            append(second, "next\n")
+            assert await receive.receive() == "round_1 next"
+            append(first, "late\n")
+            assert await receive.receive() == "round_0 late"
+            append(second, "more\nand more\n")
+            assert [await receive.receive() for _ in range(2)] == ["round_1 more", "round_1 and more"]
+            append(log_of(root, 2, 1), "last\n")
+            assert await receive.receive() == "round_2 last"
+            tasks.cancel_scope.cancel()
+    assert len(os.listdir("/proc/self/fd")) == before
