@@ -68,13 +68,13 @@ async def status(options: EtcdOptions, run_id: str, screen: Screen, *, watch: bo
             screen.emit("JobStatus", found, lambda: text_jobs.status(found, screen))
             return 0
 
-        over = False
+        over, patience = False, job.patience()
 
         async def picture() -> Sequence[str] | None:
             nonlocal over
             if over:
                 return None
-            found = await job.status()
+            found = await patience.of(job.status)
             over = found.state.is_over
             if screen.form in ("json", "yaml"):
                 return [json_line("JobStatus", found)]
