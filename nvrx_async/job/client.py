@@ -34,7 +34,7 @@ from nvrx_async.job.errors import NoSuchRoundError, NotSoError, RecordError, Una
 from nvrx_async.job.job_events import JobEvent
 from nvrx_async.job.keys import AttemptKeys, current
 from nvrx_async.job.live import LIVE, LiveNode
-from nvrx_async.job.patience import Patience
+from nvrx_async.job.patience import Absence, Patience
 from nvrx_async.job.reader import Reader, living_attempt
 from nvrx_async.job.records import Command, CommandPhase, Node, Outcome, Phase, Verb
 from nvrx_async.job.round_record import RoundRecord, with_marks
@@ -226,13 +226,13 @@ class JobClient:
             NoSuchError: it is no condition.
             NotSoError: it will never hold, or not within `timeout_s`.
         """
-        wanted, never, patience = condition(text), False, self.patience()
+        wanted, never, patience, absence = condition(text), False, self.patience(), Absence()
         with anyio.move_on_after(timeout_s):
             async with self.changes() as changes:
                 while not never:
-                    await changes.next(LOOK_AGAIN_S if wanted.needs_live else None)
+                    await changes.next(LOOK_AGAIN_S if wanted.needs_live else absence.looks_again_s)
                     status = await patience.of(lambda: self.status(live=wanted.needs_live))
-                    answer = wanted.holds(status)
+                    answer = Answer.NOT_YET if absence.passes(status) else wanted.holds(status)
                     if answer is Answer.YES:
                         return status
                     never = answer is Answer.NEVER

@@ -8,11 +8,15 @@ from typing import TypeVar
 import anyio
 
 from nvrx_async.etcd.errors import UnavailableError
+from nvrx_async.job.status import JobState, JobStatus
 
 T = TypeVar("T")
 AWAY_S = 120.0
 """How long etcd may be away: as long as agents let ranks run on without it, unless they are told otherwise."""
 AGAIN_S = 0.5
+ABSENT_S = 30.0
+"""How long a job that was seen alive may have no agent at all: after an outage of etcd their leases may have ended,
+and they register anew."""
 
 
 class Patience:
@@ -47,3 +51,26 @@ class Patience:
             else:
                 self._known = True
                 return answer
+
+
+class Absence:
+    """Tells a job that everybody left from one whose agents are about to come back."""
+
+    def __init__(self, limit_s: float = ABSENT_S) -> None:
+        self._limit_s = limit_s
+        self._alive = False
+        self._since_s: float | None = None
+
+    @property
+    def looks_again_s(self) -> float | None:
+        """When to look again though nothing changes: None while somebody is there."""
+        return AGAIN_S if self._since_s is not None else None
+
+    def passes(self, status: JobStatus) -> bool:
+        """Whether nobody is registered, and that may still change: then the job is not over."""
+        if status.state is not JobState.ABANDONED:
+            self._alive, self._since_s = True, None
+            return False
+        now_s = anyio.current_time()
+        self._since_s = now_s if self._since_s is None else self._since_s
+        return self._alive and now_s - self._since_s < self._limit_s

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nvrx_async.etcd.errors import UnavailableError
 from nvrx_async.job import patience
-from nvrx_async.job.patience import Patience
+from nvrx_async.job.history import past
+from nvrx_async.job.patience import Absence, Patience
+from nvrx_async.job.status import JobState
 
 
 def answers(*told):
@@ -50,3 +54,25 @@ async def test_not_for_ever():
     await asked.of(answers(1))
     with pytest.raises(UnavailableError):
         await asked.of(answers(away(), away(), 2))
+
+
+def stands(state: JobState):
+    return replace(past("llama", []).status, state=state)
+
+
+async def test_agents_that_register_anew_after_an_outage_have_not_abandoned_their_job():
+    absence = Absence()
+    assert not absence.passes(stands(JobState.RUNNING))
+    assert absence.looks_again_s is None
+    assert absence.passes(stands(JobState.ABANDONED))
+    assert absence.looks_again_s is not None, "no event tells that nobody comes"
+    assert not absence.passes(stands(JobState.RUNNING))
+    assert absence.looks_again_s is None
+    assert not absence.passes(stands(JobState.STOPPED))
+
+
+async def test_a_job_that_everybody_left_is_told_at_once_to_who_comes_later_and_in_the_end_to_all():
+    assert not Absence().passes(stands(JobState.ABANDONED))
+    late = Absence(limit_s=0.0)
+    late.passes(stands(JobState.RUNNING))
+    assert not late.passes(stands(JobState.ABANDONED))
