@@ -91,4 +91,15 @@ def _descriptor(stream: TextIO, piece_bytes: int) -> Descriptor:
         fd = stream.fileno()
     except (OSError, ValueError):
         return Descriptor(stream.buffer.write, piece_bytes)
-    return Descriptor(lambda data: os.write(fd, data), piece_bytes)
+    return Descriptor(lambda data: _written(fd, data), piece_bytes)
+
+
+def _written(fd: int, data: memoryview) -> int:
+    """As os.write, also where another process that has the same console made it non-blocking."""
+    while True:
+        try:
+            return os.write(fd, data)
+        except BlockingIOError:
+            room = select.poll()
+            room.register(fd, select.POLLOUT)
+            room.poll()

@@ -20,9 +20,10 @@ async def serve_probe(
 ) -> None:
     """Serve until cancelled; starts with the address to publish, "" where no port can be had."""
     server = ProbeServer(handlers, token=token, warn=warn)
-    try:
-        async with anyio.create_task_group() as tasks:
-            task_status.started(await tasks.start(server.serve, host))
-    except* OSError as failures:
-        warn(f"this agent answers no questions, no port can be had at {host}: {failures.exceptions[0]}")
-        task_status.started("")
+    async with anyio.create_task_group() as tasks:
+        try:
+            address = await tasks.start(server.serve, host)
+        except OSError as error:
+            warn(f"this agent answers no questions, no port can be had at {host}: {error}")
+            address = ""
+        task_status.started(address)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from nvrx_async.job.records import Ending
 from nvrx_async.rounds.effects import (
     Finished,
     Interrupted,
@@ -20,7 +21,9 @@ from nvrx_async.rounds.effects import (
 from nvrx_launcher.wording import how_it_ended
 
 if TYPE_CHECKING:
-    from nvrx_async.job.records import Root
+    from nvrx_async.job.records import Outcome, Root
+
+_STOPPED = frozenset({Ending.CANCELLED, Ending.PREEMPTED, Ending.TIME_LIMIT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +79,7 @@ class Story:
                 story = self._ended(notice.end.number, now_s, notice.end.root.sentence, judged=True)
                 return replace(story, root=notice.end.root)
             case Finished():
-                why = "all ranks finished" if notice.outcome.success else notice.outcome.reason
-                story = self._ended(self.rounds[-1].number, now_s, why) if self.rounds else self
-                return replace(story, root=notice.outcome.root or self.root)
+                return self._finished(notice.outcome, now_s)
             case _:
                 return self
 
@@ -99,6 +100,15 @@ class Story:
         story = self._ended(self.rounds[-1].number, now_s, "a new round began") if self.rounds else self
         begun = RoundTold(notice.number, notice.nodes, notice.world_size, now_s)
         return replace(story, rounds=(*story.rounds, begun))
+
+    def _finished(self, outcome: Outcome, now_s: float) -> Story:
+        root = outcome.root
+        why = root.sentence if root else "all ranks finished" if outcome.success else outcome.reason
+        story = (
+            self._ended(self.rounds[-1].number, now_s, why, judged=root is not None) if self.rounds else self
+        )
+        # What a round before ended of is not why somebody stopped the job.
+        return replace(story, root=root or (None if outcome.ending in _STOPPED else self.root))
 
     def _ended(self, number: int, now_s: float, why: str, *, judged: bool = False) -> Story:
         """The first to say that a round is over says when; the verdict on it says why."""

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from support.stage import Agent, Stage
-from support.worlds import Entry, misled, overlaps, prepare, recorded, result
+from support.training import BOUND_S, Training
+from support.worlds import misled, overlaps, result
 
-RANK_PROGRAM = str(Path(__file__).parents[1] / "support" / "chaos_rank.py")
 TTL_S = 3
 OPTIONS = (
     *("--nnodes", "2", "--nproc-per-node", "1", "--lease-ttl", str(TTL_S), "--max-restarts", "9"),
     *("--startup-grace", "0", "--rdzv-conf", "last_call_timeout=0.1", "--warm-workers", "off"),
 )
-BOUND_S = 50.0
-LOOK_S = 0.05
 
 FEW = (
     ("Commit:seal:1", "kill"),
@@ -63,21 +59,18 @@ CASES = [
 ]
 
 
-class Job:
+class Job(Training):
     """The three agents, and what they were told to do so far."""
 
     def __init__(self, on: Stage, faults: str) -> None:
-        self.stage = on
+        super().__init__(on)
         self.thawed_at = 0
-        self.training = on.folder / "training"
-        prepare(self.training)
         self.victim = self.start("n0", {"NVRX_FAULTS": faults})
         self.until(lambda: self.victim.said("waiting: ") or self.struck, "the first one is there")
         self.others = [self.start("n1", {}), self.start("n2", {})]
 
     def start(self, name: str, environment: dict[str, str]) -> Agent:
-        program = (RANK_PROGRAM, str(self.training))
-        return self.stage.launch(*program, node=name, options=OPTIONS, environment=environment)
+        return self.stage.launch(*self.program, node=name, options=OPTIONS, environment=environment)
 
     @property
     def struck(self) -> bool:
@@ -91,25 +84,8 @@ class Job:
             return stat.rpartition(")")[2].split()[0] == "T"
         return False
 
-    def until(self, reached: Callable[[], bool], what: str) -> None:
-        """The ranks tell by files only: look again and again."""
-        ends_s = time.monotonic() + BOUND_S
-        while not reached():
-            assert time.monotonic() < ends_s, f"not within {BOUND_S:g} s: {what}\n{self.stage.told()}"
-            self.stage.for_a_while(LOOK_S)
-
-    def steps_of(self, number: int) -> list[Entry]:
-        """The last step of each rank in the newest round from `number` on that all ranks made steps in."""
-        made: dict[int, dict[int, Entry]] = {}
-        for entry in recorded(self.training):
-            if entry.what == "step" and entry.round >= number:
-                made.setdefault(entry.round, {})[entry.rank] = entry
-        whole = [one for one in made if len(made[one]) == 2]
-        return list(made[max(whole)].values()) if whole else []
-
     def ranks_of_victim_live(self) -> bool:
-        entries = [entry for entry in recorded(self.training) if entry.node == "n0"]
-        return any(os.path.exists(f"/proc/{entry.pid}") for entry in entries)
+        return any(Path(f"/proc/{entry.pid}").exists() for entry in self.entries if entry.node == "n0")
 
     def thaw(self) -> None:
         """Once its ranks are dead by T."""
@@ -119,31 +95,21 @@ class Job:
         self.thawed_at = len(self.victim.text)
         self.victim.signal(signal.SIGCONT)
 
-    def trains(self, number: int) -> list[Entry]:
-        found: list[Entry] = []
-
-        def reached() -> bool:
-            found[:] = self.steps_of(number)
-            return bool(found)
-
-        self.until(reached, f"all ranks make steps in round {number} or later")
-        return found
-
 
 def through(job: Job) -> None:
     """A rank fails, all restart, the training ends; a frozen agent goes on once its ranks are dead."""
-    steps = job.trains(0)
+    steps = job.goes_on(0, 2)
     hit = min(
         steps, key=lambda entry: entry.node
     )  # the victim's while it has one: its agent interrupts the round
     os.kill(hit.pid, signal.SIGUSR1)
-    job.trains(hit.round + 1)
+    job.goes_on(hit.round + 1, 2)
     if job.frozen:
         job.thaw()
         job.until(
             lambda: "this node is " in job.victim.text[job.thawed_at :], "it is a spare or a member again"
         )
-    (job.training / "end").touch()
+    job.end()
     if job.victim.process.alive:
         job.until(lambda: job.struck, "the point comes")
     if job.frozen:  # at the very end: the others wait until it is dead, or do not need it
@@ -152,10 +118,10 @@ def through(job: Job) -> None:
 
 
 def judge(job: Job) -> None:
-    entries = recorded(job.training)
+    entries = job.entries
     assert overlaps(entries) == [], job.stage.told()
-    assert misled(job.training, 2) == []
-    assert result(job.training)[1], "the result is not that of an undisturbed run"
+    assert misled(job.folder, 2) == []
+    assert result(job.folder)[1], "the result is not that of an undisturbed run"
     job.until(lambda: not held(job), "no registration is left, once the lease of a dead agent has ended")
 
 

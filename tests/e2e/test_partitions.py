@@ -12,25 +12,22 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from support.netspaces import Network, network, possible
 from support.nodes import PORTS
 from support.stage import Agent, Stage, Watched, stage
-from support.worlds import Entry, overlaps, prepare, recorded
+from support.training import BOUND_S, Training
+from support.worlds import Entry, overlaps
 
-RANK_PROGRAM = str(Path(__file__).parents[1] / "support" / "chaos_rank.py")
 TTL_S = 3
 COMMON = (
     *("--nproc-per-node", "1", "--lease-ttl", str(TTL_S), "--max-restarts", "3", "--startup-grace", "0"),
     *("--grow-pause", "0", "--warm-workers", "off", "--hang-timeout", "off"),
 )
-BOUND_S = 40.0
-LOOK_S = 0.05
 BEYOND_T_S = 2.5 * TTL_S
 
 pytestmark = [
@@ -39,44 +36,20 @@ pytestmark = [
 ]
 
 
-@dataclass
-class Hosts:
+class Hosts(Training):
     """Agents n0, n1, … on hosts of their own, and what their ranks note."""
 
-    stage: Stage
-    net: Network
-
-    @property
-    def training(self) -> Path:
-        return self.stage.folder / "training"
+    def __init__(self, on: Stage, net: Network) -> None:
+        super().__init__(on)
+        self.net = net
 
     def start(self, number: int, size: str) -> Agent:
         command = [sys.executable, "-m", "nvrx_launcher", "--nnodes", size, *COMMON]
         command += ["--node-id", f"n{number}", "--rdzv-endpoint", self.stage.endpoint or ""]
         command += ["--rdzv-id", self.stage.run_id, "--log-dir", str(self.stage.folder / f"logs{number}")]
-        agent = self.stage.start(*self.net.hosts[number].command(*command, RANK_PROGRAM, str(self.training)))
+        agent = self.stage.start(*self.net.hosts[number].command(*command, *self.program))
         agent.node = f"n{number}"
         return agent
-
-    def until(self, reached: Callable[[], bool], what: str) -> None:
-        """Ranks tell by files only here: look again and again."""
-        ends_s = time.monotonic() + BOUND_S
-        while not reached():
-            assert time.monotonic() < ends_s, f"not within {BOUND_S:g} s: {what}\n{self.stage.told()}"
-            self.stage.for_a_while(LOOK_S)
-
-    def trains(self, number: int, count: int) -> list[Entry]:
-        """Wait until so many ranks, or more, of one round from `number` on make steps; who they are."""
-        found: dict[int, dict[int, Entry]] = {}
-
-        def reached() -> bool:
-            for entry in recorded(self.training):
-                if entry.what == "step" and entry.round >= number:
-                    found.setdefault(entry.round, {})[entry.rank] = entry
-            return any(len(ranks) >= count for ranks in found.values())
-
-        self.until(reached, f"{count} ranks make steps in round {number} or later")
-        return next(list(ranks.values()) for ranks in found.values() if len(ranks) >= count)
 
     def watch(self, entries: list[Entry], *numbers: int) -> list[Watched]:
         names = {f"n{number}" for number in numbers}
@@ -85,13 +58,13 @@ class Hosts:
     def starts_after(self, number: int) -> float:
         """When the first rank of a later round started, in seconds of `time.monotonic`."""
         apart_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
-        return min(entry.at_s for entry in recorded(self.training) if entry.round > number) - apart_s
+        return min(entry.at_s for entry in self.entries if entry.round > number) - apart_s
 
-    def end(self, *agents: Agent) -> None:
+    def ends(self, *agents: Agent) -> None:
         """The training ends, and every agent says so; there never were two worlds."""
-        (self.training / "end").touch()
+        self.end()
         assert [agent.ends(bound_s=BOUND_S) for agent in agents] == [0] * len(agents), self.stage.told()
-        assert overlaps(recorded(self.training)) == []
+        assert overlaps(self.entries) == []
 
 
 @pytest.fixture
@@ -106,7 +79,6 @@ def hosts() -> Iterator[Hosts]:
         data = f"--data-dir={made.folder / 'etcd'}"
         etcd = made.start(*net.hosts[3].command("etcd", data, *urls, *peer))
         etcd.says("ready to serve client requests|serving insecure client requests")
-        prepare(made.folder / "training")
         yield Hosts(made, net)
 
 
@@ -117,7 +89,6 @@ def members() -> Iterator[Hosts]:
         pytest.skip("network namespaces may not be made here")
     port = random.choice(PORTS)
     with network(4) as net, stage(",".join(f"{net.address(number)}:{port}" for number in range(3))) as made:
-        prepare(made.folder / "training")
         try:
             yield Hosts(made, net)
         finally:
@@ -134,31 +105,31 @@ def test_the_cut_off_side_is_dead_before_the_other_starts_and_comes_back(
     hosts: Hosts, cut: tuple[int, ...]
 ) -> None:
     agents = [hosts.start(number, "1:3") for number in range(3)]
-    ranks = hosts.trains(0, 3)
+    ranks = hosts.goes_on(0, 3)
     number = ranks[0].round
     lost = hosts.watch(ranks, *cut)
     hosts.net.cut(*cut)
-    stays = hosts.trains(number + 1, 3 - len(cut))
+    stays = hosts.goes_on(number + 1, 3 - len(cut))
     assert {entry.node for entry in stays}.isdisjoint({f"n{one}" for one in cut})
     began_s = hosts.starts_after(number)
     assert all(one.ended_s is not None and one.ended_s < began_s for one in lost), hosts.stage.told()
     hosts.net.heal()
-    hosts.trains(stays[0].round + 1, 3)  # members again: there is room for them
-    hosts.end(*agents)
+    hosts.goes_on(stays[0].round + 1, 3)  # members again: there is room for them
+    hosts.ends(*agents)
 
 
 def test_a_side_with_enough_nodes_but_without_etcd_runs_nothing(hosts: Hosts) -> None:
     agents = [hosts.start(number, "2:3") for number in range(3)]
-    ranks = hosts.trains(0, 3)
+    ranks = hosts.goes_on(0, 3)
     number = ranks[0].round
     everybody = hosts.watch(ranks, 0, 1, 2)
     hosts.net.cut(0, 1)
     hosts.stage.all_gone(everybody, BOUND_S)
     hosts.stage.for_a_while(BEYOND_T_S)
-    assert max(entry.round for entry in recorded(hosts.training)) == number, hosts.stage.told()
+    assert max(entry.round for entry in hosts.entries) == number, hosts.stage.told()
     hosts.net.heal()
-    hosts.trains(number + 1, 2)
-    hosts.end(*agents)
+    hosts.goes_on(number + 1, 2)
+    hosts.ends(*agents)
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -166,15 +137,15 @@ def test_who_is_cut_off_from_the_cluster_of_the_nodes_gives_its_ranks_to_the_spa
     members: Hosts, victim: int
 ) -> None:
     agents = [members.start(number, "3") for number in range(3)]
-    ranks = members.trains(0, 3)
+    ranks = members.goes_on(0, 3)
     agents.append(members.start(3, "3"))
     agents[3].says("this node is a spare")
     lost = members.watch(ranks, victim)
     members.net.cut(victim)
-    members.trains(ranks[0].round + 1, 3)
+    members.goes_on(ranks[0].round + 1, 3)
     began_s = members.starts_after(ranks[0].round)
     assert all(one.ended_s is not None and one.ended_s < began_s for one in lost), members.stage.told()
     before = len(agents[victim].text)
     members.net.heal()
     members.until(lambda: "this node is a spare" in agents[victim].text[before:], "it is back as a spare")
-    members.end(*agents)
+    members.ends(*agents)

@@ -12,6 +12,7 @@ from nvrx_async.job.records import (
     Assignment,
     End,
     EndedBy,
+    Ending,
     FaultKind,
     Level,
     Node,
@@ -122,6 +123,24 @@ def test_one_job_with_a_restart_from_start_to_end(tmp_path):
     assert kept[0] == "2026-11-29T12:03:12.5+00:00"
     assert kept[1] == "job my-run finished after 1 restart"
     assert kept[-1] == "logs    nvrx-logs/my-run"
+
+
+def test_the_last_round_is_told_like_the_others_and_a_stop_has_no_cause_of_before():
+    screen = Screen()
+    judged = Judged(End(0, ROOT, Level.IN_JOB, "restart 1 of 3", ""))
+    screen.show(5, running(0), RankFailed(0, RAISED, "gpu07"), judged, running(1))
+    failed = screen.show(
+        9, RankFailed(1, RAISED, "gpu07"), Finished(outcome(93, "the same twice", 1, root=ROOT))
+    )
+    assert failed.count("4 ranks: rank 1 on gpu07 raised RuntimeError\n") == 2
+
+    screen = Screen()
+    screen.show(5, running(0), RankFailed(0, RAISED, "gpu07"), judged, running(1))
+    stopped = screen.show(
+        9, Finished(replace(outcome(143, "told to stop by SIGTERM", 1), ending=Ending.PREEMPTED))
+    )
+    assert "cause" not in stopped
+    assert "4 ranks: told to stop by SIGTERM" in stopped
 
 
 def test_a_failed_job_ends_with_its_cause_and_what_to_do():

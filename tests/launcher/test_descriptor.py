@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -73,3 +74,13 @@ def test_a_stream_without_a_descriptor_takes_it_all_the_same(monkeypatch: pytest
     monkeypatch.setattr(sys, "stdout", notebook)
     console(sys.stdout, sys.stderr)[0].write(b"a cell")
     assert notebook.buffer.getvalue() == b"a cell"  # type: ignore[attr-defined]  # it is a BytesIO
+
+
+def test_a_console_that_somebody_made_non_blocking_gets_everything() -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    text = b"".join(b"%06d\n" % number for number in range(50000))
+    with os.fdopen(writer, "w") as stream, os.fdopen(reader, "rb") as other_end, ThreadPoolExecutor() as pool:
+        written = pool.submit(console(stream, stream)[0].write, text)
+        assert other_end.read(len(text)) == text
+        assert written.result() == len(text)
