@@ -260,8 +260,10 @@ class RankWatch:
         if watched is None:
             return {}
         now_ns = time.monotonic_ns()
-        steps = [step for page in watched.pages.values() if (step := page.view(now_ns).step) is not None]
-        return {"step": max(steps)} if steps else {}
+        views = [page.view(now_ns) for page in watched.pages.values()]
+        steps = [view.step for view in views if view.step is not None]
+        told = {"finished": 1.0} if all(view.finished for view in views) else {}
+        return {"step": max(steps), **told} if steps else {}
 
     def looks(self) -> tuple[int | None, list[RankLook]]:
         """The round, and all its ranks as they are now; None and nothing where no rank is watched."""

@@ -32,7 +32,7 @@ STOP = "stop"
 
 PROGRESS = "progress"
 """Key of a report's `extra`: how far its ranks came: `step`, the highest that one reported, and `file_s`, when the
-file of `--progress-file` was last written."""
+file of `--progress-file` was last written; `finished`: none was told to stop before its last step."""
 
 COMMANDS = "commands"
 """Key of a round's `extra`: the latest commands that were answered, by id, for the consoles of all agents."""

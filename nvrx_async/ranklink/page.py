@@ -34,7 +34,9 @@ SIZE_BYTES = 12288
 NS = 1_000_000_000
 
 H_MAGIC, H_ROUND, H_RANK, H_AGENT_PID, H_STOP = 0, 2, 3, 4, 5
-H_PID, H_HELLO, H_READY, H_DONE, H_MAIN, H_PRINCIPAL, H_SIGNAL, H_ASKED, H_LOST, H_FIRST_STEP = range(8, 18)
+H_PID, H_HELLO, H_READY, H_DONE, H_MAIN, H_PRINCIPAL, H_SIGNAL, H_ASKED, H_LOST, H_FIRST_STEP, H_STEPS = (
+    range(8, 19)
+)
 
 STOP_NONE, STOP_HOLD = 0, -1
 """Values of H_STOP; any other is the step to stop at, plus 1."""
@@ -102,6 +104,16 @@ class PageView(NamedTuple):
     sections: tuple[SectionView, ...]
     names: tuple[NameView, ...]
     first_step_s: float | None = None
+    stop_step: int | None = None
+    steps: int = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether no `should_stop` was answered by yes before the last step that `steps` was given."""
+        told = (
+            self.stop_step is not None and self.asked_step is not None and self.asked_step >= self.stop_step
+        )
+        return not told or (0 < self.steps <= (self.step if self.step is not None else -1) + 1)
 
     @property
     def principal(self) -> ThreadView | None:
@@ -201,6 +213,8 @@ class Page:
             stacks_signal=words[H_SIGNAL],
             asked_step=words[H_ASKED] - 1 if words[H_ASKED] else None,
             first_step_s=_moment(words[H_FIRST_STEP]),
+            stop_step=words[H_STOP] - 1 if words[H_STOP] > 0 else None,
+            steps=words[H_STEPS],
             threads=tuple(self._threads()),
             sections=tuple(self._sections(now_ns)),
             names=tuple(self._names()),

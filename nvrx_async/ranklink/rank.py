@@ -45,6 +45,7 @@ from nvrx_async.ranklink.page import (
     H_PRINCIPAL,
     H_READY,
     H_SIGNAL,
+    H_STEPS,
     H_STOP,
     NS,
     STOP_HOLD,
@@ -145,6 +146,11 @@ class Rank(Reports):
             words[H_FIRST_STEP] = words[slot + T_LAST]
         if words[H_PRINCIPAL] != ident and not self._principal_trains():
             words[H_PRINCIPAL] = ident
+
+    def expect(self, steps: int) -> None:
+        """Say that training has so many steps; `steps` says it by itself. A smaller number changes nothing."""
+        words = self.words
+        words[H_STEPS] = max(words[H_STEPS], steps)
 
     def section(self, name: str, *, limit_s: float | None = None) -> Section:
         """A part of the work with a deadline of its own: `with rank.section("save"): …`.

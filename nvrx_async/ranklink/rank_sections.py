@@ -122,6 +122,7 @@ class Steps:
     def __init__(self, rank: Rank, start: int, stop: int) -> None:
         self._rank, self._next, self._stop = rank, start, stop
         self._section: Section | None = None
+        rank.expect(stop)
 
     def __iter__(self) -> Steps:
         return self

@@ -46,6 +46,7 @@ from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.missing import Missing
 from nvrx_async.rounds.office import Office, runs_again
 from nvrx_async.rounds.own_word import Speaker, recorded_agent_lives
+from nvrx_async.rounds.policy import came_to_the_end
 from nvrx_async.rounds.promises import Book
 from nvrx_async.rounds.seal import Forming, Sealed, Wait, seal, unclear
 from nvrx_async.rounds.seating import keeps_seats
@@ -329,7 +330,7 @@ class Coordinator:
         if lost is not None:
             return self._interrupt_lost(case, lost)
         if len(done) == len(seats):
-            return self._all_done(case)
+            return self._all_done(case, done)
         votes = self._mirror.records(StopVote, Scope(keys.stop_vote(number, ""), prefix=True))
         stop = next_stop(case.round, self._mirror.record(Stop, keys.stop(number)), votes, seats, done)
         if stop is not None:
@@ -383,10 +384,11 @@ class Coordinator:
             self._wait(Wait(step.sentence, step.at_s), step.sentence)
         return f"round {number} runs"
 
-    def _all_done(self, case: Case) -> str:
+    def _all_done(self, case: Case, done: Collection[str]) -> str:
         """All ranks exited with 0: they finished, or they ended at the step that was agreed on."""
-        stop = case.stop
-        if stop is None or stop.phase is not StopPhase.AGREED:
+        stop, told = case.stop, finished(self._mirror, case.office.keys, case.round.number)
+        at_the_end = all(came_to_the_end(told[node_id].extra) for node_id in done)
+        if stop is None or stop.phase is not StopPhase.AGREED or at_the_end:
             return self._succeed(case)
         verdict = asked_for(stop, case.round.ledger)
         end = end_of(case, asked_root(stop.reason), verdict)

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
+from nvrx_async.errors import NOTE
 from nvrx_async.job.records import PROGRESS, EndedBy, Fault, FaultKind, JobSpec, Ledger, Level, Policy, Root
 from nvrx_async.rounds.ladder import Verdict, next_level
 
@@ -57,6 +59,12 @@ def facts_of(number: int, faults: Mapping[str, Fault], spares: tuple[str, ...]) 
     )
 
 
+def came_to_the_end(extra: Mapping[str, Any]) -> bool:
+    """Whether no rank of a node was told to stop before its last step, by what the node's `Done` carries."""
+    told = extra.get(PROGRESS)
+    return isinstance(told, Mapping) and _number(told.get("finished"), 0) > 0
+
+
 def verdict(ledger: Ledger, root: Root, spec: JobSpec, facts: Facts) -> Verdict:
     """Decide what follows a round that ended by `root`."""
     advanced = facts.step > ledger.best_step or facts.file_s > ledger.best_file_s
@@ -96,7 +104,10 @@ def _is_non_retryable(root: Root) -> bool:
     end = root.end
     if end is None or not root.culprit:
         return False
-    raised = end.error is not None and end.error.type.rpartition(".")[2] == NON_RETRYABLE
+    error = end.error
+    raised = error is not None and (
+        error.type.rpartition(".")[2] == NON_RETRYABLE or NOTE in error.message.splitlines()[1:]
+    )
     return raised or end.exit_code == EXIT_DO_NOT_REQUEUE
 
 

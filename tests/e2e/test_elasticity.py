@@ -245,8 +245,20 @@ def test_restarts_are_bounded_within_a_window(job: Stage) -> None:
     assert not agent.said(r"round 3 runs")
 
 
-def test_a_script_may_say_that_no_retry_helps(job: Stage) -> None:
-    text = "import nvrx_async\nraise nvrx_async.NonRetryable('shard 7 is corrupt')"
+RAISES = "import nvrx_async\nraise nvrx_async.NonRetryable('shard 7 is corrupt')"
+RAISES_A_SUBCLASS = """
+import nvrx_async
+class BadShardError(nvrx_async.NonRetryable, OSError):
+    def __init__(self, shard, *, path):
+        self.shard = shard
+    def __str__(self):
+        return f"shard {self.shard} is corrupt"
+raise BadShardError(7, path="/data")
+"""
+
+
+@pytest.mark.parametrize("text", [RAISES, RAISES_A_SUBCLASS], ids=["itself", "a subclass"])
+def test_51_a_script_may_say_that_no_retry_helps(job: Stage, text: str) -> None:
     agent = job.launch(script(job, text), options=("--max-restarts", "20"))
     assert agent.ends() == 93, job.told()
     assert agent.said(r"the script says that no retry helps \(NonRetryable\)")

@@ -312,6 +312,23 @@ def test_should_stop_tells_the_agreed_step(page):
         assert rank.should_stop(13)
 
 
+@pytest.mark.parametrize(
+    ("stop_at", "finished"),
+    [(4, False), (9, True), (12, True)],
+    ids=["in the middle", "at the last step", "beyond the last step"],
+)
+def test_who_is_told_to_stop_before_the_last_step_has_not_finished(page, stop_at, finished):
+    page.words[H_STOP] = stop_at + 1
+    with nvrx_async.connect() as rank:
+        for step in rank.steps(10):
+            for _ in rank.steps(2):  # an evaluation of its own
+                pass
+            rank.progress(step=step)
+            if rank.should_stop(step):
+                break
+    assert seen(page).finished is finished
+
+
 def test_a_hold_without_an_agent_to_ask_does_not_wait(page):
     with nvrx_async.connect() as rank:
         page.words[H_STOP] = STOP_HOLD

@@ -27,10 +27,12 @@ from rounds_kit import (
 from nvrx_async.job.codec import decode
 from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.job.records import (
+    PROGRESS,
     STOP,
     Command,
     CommandPhase,
     Done,
+    Ending,
     Exclusion,
     Fault,
     FaultKind,
@@ -82,14 +84,20 @@ def answered(verb, facts, node_id=None, **changes):
 # One command ----------------------------------------------------------------------------------------------------
 
 
+CANCELLED = {"ending": "cancelled"}
+
+
 def test_stop_ends_the_job_at_an_agreed_step_and_says_who_asked():
     made = answered(Verb.STOP, case())
     assert made.command.phase is CommandPhase.DONE
     assert made.command.answered_utc == UTC
     assert made.stop == Stop(
-        "ada@desk", "stopped by ada@desk: maintenance", purpose=Purpose.FINISH, extra={"exit_code": STOPPED}
+        "ada@desk",
+        "stopped by ada@desk: maintenance",
+        purpose=Purpose.FINISH,
+        extra=CANCELLED | {"exit_code": STOPPED},
     )
-    assert answered(Verb.STOP, case(), extra={"requeue": True}).stop.extra == {"exit_code": 75}
+    assert answered(Verb.STOP, case(), extra={"requeue": True}).stop.extra == CANCELLED | {"exit_code": 75}
 
 
 def test_restart_is_another_round():
@@ -368,8 +376,29 @@ def test_a_stop_is_the_jobs_end_and_the_outcome_says_who_asked(agreed):
             bench.etcd.put(KEYS.fault(0, name), Fault(name, f"{name}-1", f"host-{name}", ()))
     bench.settle(Tick())
     outcome = read(bench, Outcome, KEYS.outcome)
-    assert (outcome.success, outcome.exit_code) == (False, STOPPED)
+    assert (outcome.success, outcome.exit_code, outcome.ending) == (False, STOPPED, Ending.CANCELLED)
     assert outcome.reason == "stopped by ada@desk: maintenance"
+
+
+@pytest.mark.parametrize("verb", [Verb.STOP, Verb.RESTART])
+@pytest.mark.parametrize("both", [True, False])
+def test_who_came_to_the_end_of_training_was_not_stopped(verb, both):
+    bench = leader()
+    ask(bench, verb)
+    bench.settle(Tick())
+    vote(bench, a=5, b=5)
+    bench.settle(Tick())
+    for name in "ab":
+        told = {PROGRESS: {"step": 5, "finished": 1}} if both or name == "a" else {PROGRESS: {"step": 5}}
+        bench.etcd.put(KEYS.done(0, name), Done(name, f"{name}-1", told))
+    bench.settle(Tick())
+    if both:
+        outcome = read(bench, Outcome, KEYS.outcome)
+        assert (outcome.success, outcome.ending) == (True, Ending.FINISHED)
+    elif verb is Verb.STOP:
+        assert not read(bench, Outcome, KEYS.outcome).success
+    else:
+        assert read(bench, Round, KEYS.round).number == 1
 
 
 def test_who_finishes_before_a_step_was_agreed_has_finished():

@@ -133,6 +133,17 @@ def test_a_member_that_will_not_come_is_not_waited_for(why):
     assert result.absent == (), "it is registered: nothing was concluded from its absence"
 
 
+def test_a_spare_takes_the_seat_of_a_node_that_is_unfit():
+    state = next_round("ac", reports={"a": report("a"), "b": report("b", unfit=True)})
+    result = seal(0.0, state, RECORDED, SPEC)
+    assert isinstance(result, Sealed)
+    assert {seat.node_id: seat.group_rank for seat in result.seats} == {
+        "a": WORLD[0].group_rank,
+        "c": WORLD[1].group_rank,
+    }
+    assert result.spares == (), "an unfit node does not wait either"
+
+
 def test_a_late_member_is_left_out_after_the_join_timeout():
     state = next_round("a", nodes={"a": node("a"), "b": node("b")}, reports={"b": report("b")})
     assert isinstance(seal(599.9, state, RECORDED, spec(min_nodes=1)), Wait)

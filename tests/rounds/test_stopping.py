@@ -40,7 +40,7 @@ def test_a_time_limit_becomes_a_wish_that_ends_the_job():
     bench.settle(bench.outcome(wish))
     written = record(bench, Stop, KEYS.stop(0))
     assert (written.by, written.reason, written.purpose) == ("a", LIMIT.reason, Purpose.FINISH)
-    assert written.extra == {"exit_code": 75, WITHIN: 40.0}
+    assert written.extra == {"exit_code": 75, WITHIN: 40.0, "ending": "time_limit"}
 
 
 def test_the_wish_is_followed_by_a_vote_and_the_answer():
