@@ -10,7 +10,7 @@ from nvrx_launcher.exit_codes import ExitCode
 _BY_KIND: Final = {
     FaultKind.OUT_OF_MEMORY: "give the job more memory, or use less: smaller batches, fewer loader workers",
     FaultKind.START_FAILED: "the rank never got going: try the command by hand on that node",
-    FaultKind.CONNECTION_LOST: "only connections broke: check the network between these nodes",
+    FaultKind.CONNECTION_LOST: "only connections broke: read the log of the rank that lost none, check the network",
     FaultKind.HARDWARE: "have that node checked before it is used again",
     FaultKind.STORAGE: "check the file system the message names: space, quota, mounts",
     FaultKind.EARLY_EXIT: "a rank left while others trained: do all make the same number of steps?",

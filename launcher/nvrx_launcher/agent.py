@@ -208,15 +208,17 @@ class _Agent:
                 tasks.start_soon(self._serve_signals, tasks.cancel_scope)
                 code = await self._reach_and_live()
                 tasks.cancel_scope.cancel()
-        except* (EtcdError, KeeperStartError) as failures:
+        except* (EtcdError, KeeperStartError, RequeueError) as failures:
             if self._registered is None:
                 raise
             failure = _first(failures)
             # The job was up: its infrastructure failed, which is no reason to say that it never became ready.
+            self._close_early(ExitCode.REQUEUE, failure.message.partition("\n")[0])
             raise RequeueError(failure.message, failure.hint) from failure
         if code is None and self._leave is not None:
             code = SIGNAL_BASE + self._leave.signal
-            self._close_early(code, signal.Signals(self._leave.signal).name)
+            name = signal.Signals(self._leave.signal).name
+            self._close_early(code, f"ended on this node by {name}")
             return code
         return ExitCode.INTERNAL if code is None else code
 
@@ -541,14 +543,14 @@ class _Agent:
         if isinstance(notice, Finished) and not notice.outcome.success:
             self._files.do(lambda: self._reply(notice.outcome))
 
-    def _close_early(self, code: int, name: str) -> None:
-        """The summary of a job that a second signal ended on this node; what became of the others nobody knows."""
+    def _close_early(self, code: int, reason: str) -> None:
+        """The summary of a job that ended on this node alone; what became of the others nobody knows."""
         if self._registered is None or self._finished:
             return
         ended = Outcome(
             success=False,
             exit_code=code,
-            reason=f"ended on this node by {name}",
+            reason=reason,
             round=0,
             decided_utc=now().utc,
             ending=self._leave.ending if self._leave is not None else None,
@@ -581,8 +583,8 @@ class _Agent:
 
 
 def _first(
-    failures: BaseExceptionGroup[EtcdError | KeeperStartError],
-) -> EtcdError | KeeperStartError:
+    failures: BaseExceptionGroup[EtcdError | KeeperStartError | RequeueError],
+) -> EtcdError | KeeperStartError | RequeueError:
     first = failures.exceptions[0]
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
 

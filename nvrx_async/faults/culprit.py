@@ -157,7 +157,7 @@ def culprit(states: Sequence[RankState]) -> Blame:
         ([one for one in alive if one.state in ("T", "t")], "is stopped by a signal (state T)"),
         ([one for one in alive if connected and not one.hello], "never connected: it hangs in its start"),
         (
-            [one for one in stalled if one.done and not one.waits],
+            [one for one in stalled if _ends_late(one, alive)],
             "said that training is done and does not end",
         ),
     )
@@ -180,6 +180,11 @@ def culprit(states: Sequence[RankState]) -> Blame:
     places = Counter(one.place for one in alive if one.place)
     where = f" at {places.most_common(1)[0][0]}" if places else ""
     return Blame(None, f"{len(alive)} ranks make no progress{where}, and none stands out")
+
+
+def _ends_late(one: RankState, alive: Sequence[RankState]) -> bool:
+    """It ought to have ended: it is late with that itself, or all who are late wait for their peers."""
+    return one.done and not one.waits and (one.hung or all(other.waits for other in alive if other.hung))
 
 
 def _blame(found: Sequence[RankState], what: str, states: Sequence[RankState]) -> Blame:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import anyio
@@ -23,6 +24,7 @@ import orjson
 
 from nvrx_async.etcd.client import EtcdClient
 from nvrx_async.etcd.config import EtcdConfig
+from nvrx_async.etcd.errors import UnavailableError
 from nvrx_async.etcd.feed import Feed
 from nvrx_async.etcd.types import CreatedAt, Exists, KeyValue, ModifiedAt, Put, Scope, Txn
 from nvrx_async.job import job_events
@@ -32,6 +34,7 @@ from nvrx_async.job.errors import NoSuchRoundError, NotSoError, RecordError, Una
 from nvrx_async.job.job_events import JobEvent
 from nvrx_async.job.keys import AttemptKeys, current
 from nvrx_async.job.live import LIVE, LiveNode
+from nvrx_async.job.patience import Absence, Patience
 from nvrx_async.job.reader import Reader, living_attempt
 from nvrx_async.job.records import Command, CommandPhase, Node, Outcome, Phase, Verb
 from nvrx_async.job.round_record import RoundRecord, with_marks
@@ -59,7 +62,8 @@ EVENTS_OF_ROUNDS = 200
 class JobClient:
     """One job, by its living attempt at each call. `ask` reaches the agents; without it nothing live is known.
 
-    `silence`: the errors by which `ask` says that an agent gives no answer.
+    `silence`: the errors by which `ask` says that an agent gives no answer. Who follows or waits outlives an etcd that
+    is away for a while (`patience.AWAY_S`), of which `away` is told.
     All calls raise `EtcdError` where etcd does, and `NoSuchJobError` while there is no such job.
     """
 
@@ -70,10 +74,12 @@ class JobClient:
         *,
         ask: Ask | None = None,
         silence: tuple[type[Exception], ...] = (OSError,),
+        away: Callable[[UnavailableError], None] | None = None,
     ) -> None:
         self._client = client
         self.run_id = run_id
         self._ask = ask
+        self._away = away
         self._silence: tuple[type[Exception], ...] = (RecordError, *silence)
 
     @classmethod
@@ -187,16 +193,21 @@ class JobClient:
         keys, first = reader.keys, 0
         async with Feed(self._client) as feed:
             feed.set_scopes(_followed(keys))
+            patience = self.patience()
             async for _ in feed:
-                number, over = await self._standing(reader)
+                number, over = await patience.of(partial(self._standing, reader))
                 feed.set_scopes(_followed(keys, number))
-                for event in await self._events(reader, first):
+                for event in await patience.of(partial(self._events, reader, first)):
                     if event not in seen and event.at_utc >= since_utc:
                         seen.add(event)
                         yield event
                 first = max(0, number - 1)
                 if over:
                     return
+
+    def patience(self) -> Patience:
+        """For who looks again and again: with an etcd that was there before."""
+        return Patience(self._away)
 
     @asynccontextmanager
     async def changes(self) -> AsyncIterator[Changes]:
@@ -215,13 +226,13 @@ class JobClient:
             NoSuchError: it is no condition.
             NotSoError: it will never hold, or not within `timeout_s`.
         """
-        wanted, never = condition(text), False
+        wanted, never, patience, absence = condition(text), False, self.patience(), Absence()
         with anyio.move_on_after(timeout_s):
             async with self.changes() as changes:
                 while not never:
-                    await changes.next(LOOK_AGAIN_S if wanted.needs_live else None)
-                    status = await self.status(live=wanted.needs_live)
-                    answer = wanted.holds(status)
+                    await changes.next(LOOK_AGAIN_S if wanted.needs_live else absence.looks_again_s)
+                    status = await patience.of(lambda: self.status(live=wanted.needs_live))
+                    answer = Answer.NOT_YET if absence.passes(status) else wanted.holds(status)
                     if answer is Answer.YES:
                         return status
                     never = answer is Answer.NEVER

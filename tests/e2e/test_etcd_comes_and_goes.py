@@ -53,6 +53,17 @@ def test_the_early_end_of_an_etcd_that_an_agent_started_is_told(alone: Stage) ->
     assert agent.ends() == 143, alone.told()
 
 
+def test_a_job_that_ends_with_its_etcd_has_a_summary_too(alone: Stage) -> None:
+    logs = ("--log-dir", str(alone.folder / "logs"), "--rdzv-id", "alone", "--lease-ttl", str(TTL_S))
+    agent = alone.run("--standalone", *logs, *alone.ranks())
+    agent.says("round 0 runs")
+    (etcd,) = [pid for pid in agent.processes() if _etcd_folder(pid)]
+    os.kill(etcd, signal.SIGKILL)
+    assert agent.ends() == 75, alone.told()
+    assert "has ended, and the job with it" in (alone.folder / "logs/alone/summary.txt").read_text()
+    assert "rounds  0 " in agent.text
+
+
 def _etcd_folder(pid: int) -> Path | None:
     found = re.search(rb"--data-dir=([^\0]+)/data\0", Path(f"/proc/{pid}/cmdline").read_bytes())
     return Path(os.fsdecode(found[1])) if found else None

@@ -99,6 +99,8 @@ class Job(Training):
 def through(job: Job) -> None:
     """A rank fails, all restart, the training ends; a frozen agent goes on once its ranks are dead."""
     steps = job.goes_on(0, 2)
+    for agent in job.others:  # who comes after the end would begin the next attempt
+        agent.says("this node is ")
     hit = min(
         steps, key=lambda entry: entry.node
     )  # the victim's while it has one: its agent interrupts the round

@@ -119,11 +119,19 @@ def test_what_cannot_be_read_is_nothing(extra):
     assert state is None or (state.frames == () and state.step is None)
 
 
-def test_who_has_just_finished_is_not_blamed_for_one_that_hangs():
-    done = rank(0, Frame("/x/train.py", 9, "main"), done=True, hung=False, silent_s=0.3, step=49)
+@pytest.mark.parametrize("silent_s", [0.3, 400.0])
+def test_who_has_finished_is_not_blamed_for_one_that_hangs(silent_s):
+    done = rank(0, Frame("/x/train.py", 9, "main"), done=True, hung=False, silent_s=silent_s, step=49)
     blame = culprit([done, rank(1, LOAD, TRAIN, silent_s=600.0, step=4)])
     assert blame.rank == 1
     assert "has reported nothing for 10 min and is at data.py:7 in read" in blame.sentence
+
+
+def test_who_has_finished_too_early_is_blamed_by_those_who_wait():
+    done = rank(0, Frame("/x/train.py", 9, "main"), done=True, hung=False, silent_s=600.0)
+    blame = culprit([done, rank(1, *WAITS, silent_s=600.0)])
+    assert blame.rank == 0
+    assert "does not end" in blame.sentence
 
 
 def test_a_rank_that_never_said_anything_is_told_as_that():

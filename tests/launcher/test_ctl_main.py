@@ -68,6 +68,7 @@ def test_help_names_every_verb_and_the_exit_codes():
         (["why", "llama", "-o", "xml"], "'xml' is not one of"),
         (["wait", "llama", "--for", "finished"], "running, ended, round=N or step=N"),
         (["ps", "--etcd", "host"], "has no port"),
+        (["--etcd", "host:1", "ps"], "behind the verb: nvrx ps --etcd"),
     ],
 )
 def test_wrong_use_is_told_and_ends_with_2(arguments, says):

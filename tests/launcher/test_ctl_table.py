@@ -1,11 +1,10 @@
-"""Tables, YAML and what a dump leaves out: pure parts of `nvrx`."""
+"""Tables and YAML: pure parts of `nvrx`."""
 
 from __future__ import annotations
 
 import pytest
 import yaml
 
-from nvrx_launcher.ctl.dump import _blanked, blanked
 from nvrx_launcher.ctl.table import Cell, Column, cut, signs, table
 from nvrx_launcher.ctl.yaml_text import yaml_text
 
@@ -54,27 +53,3 @@ def test_yaml_is_read_back_as_it_was(value):
     read = yaml.load(yaml_text(value), Loader=yaml.BaseLoader)
     assert read == yaml.load(yaml.safe_dump(value), Loader=yaml.BaseLoader)
     assert yaml.safe_load(yaml_text(value)) == value
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "--api-key hunter2",
-        "--token=hunter2",
-        "password: hunter2",
-        "https://ada:hunter2@host/x",
-        "WANDB_API_KEY=hunter2",
-    ],
-)
-def test_a_dump_leaves_out_what_looks_like_a_secret(text):
-    assert "hunter2" not in blanked(text)
-
-
-def test_a_command_line_in_pieces_too():
-    assert _blanked({"command": ["train.py", "--api-key", "hunter2", "--lr", "3"]}) == {
-        "command": ["train.py", "--api-key", "(left out by nvrx dump)", "--lr", "3"]
-    }
-
-
-def test_the_token_of_a_seal_is_no_secret():
-    assert _blanked({"token": "a1b2-1"}) == {"token": "a1b2-1"}

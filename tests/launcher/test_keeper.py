@@ -269,6 +269,21 @@ async def test_ranks_end_at_the_deadline_which_can_move_on_but_not_back(tmp_path
         await b.gone()
 
 
+async def test_a_promise_moves_the_deadline_of_its_round_and_of_no_other(tmp_path: Path) -> None:
+    async with bench(tmp_path) as b:
+        now_s = boottime_s()
+        b.run("exec sleep 1000", good_for_s=0.6)
+        b.keeper.extend(1, now_s + 1000)
+        b.keeper._order("fence", good_until_s=now_s + 1000, round=1)  # the keeper itself knows better, too
+        b.keeper.extend(0, now_s + 1.0)
+        b.keeper.extend(0, now_s + 0.1)
+        assert (await b.until(Fenced)).round == 0
+        await b.gone()
+        assert 1.0 <= boottime_s() - now_s < 10, "later by the promise, not for ever by another round's"
+        b.keeper.start_ranks(1, [b.command(0, ["true"])])
+        assert (await b.until(StartRefused)).code == "fence", "a promise lets nothing start"
+
+
 async def test_an_order_for_another_generation_is_refused(tmp_path: Path) -> None:
     async with bench(tmp_path, generation=4) as b:
         b.keeper.good_until(boottime_s() + 60)

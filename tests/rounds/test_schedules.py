@@ -78,7 +78,7 @@ def test_the_move_to_another_attempt_is_compared_with_what_its_mover_sees_late()
     world = World(setup, seed=18)
     assert world.run_until(lambda: KEYS.node("n0") in world.store.keys, 5)
     world.launch(1, "other.0")
-    wait_s = fencing.takeover_wait_s(setup.spec)
+    wait_s = setup.spec.lease_ttl_s + fencing.SETTLE_S  # nothing was sealed
     world.cut(0, 6.5 + wait_s - 6.0)
     assert world.run_until(lambda: KEYS.node("n0") not in world.store.keys, 10)
     world.run(1.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import platform
-import re
 import sys
 import tarfile
 import time
@@ -20,17 +19,12 @@ from nvrx_async.etcd.survey import pages
 from nvrx_async.etcd.types import KeyValue
 from nvrx_async.job.client import JobClient
 from nvrx_async.job.keys import job_scope
+from nvrx_launcher.ctl.blank import blanked, blanked_data, blanked_lines
 from nvrx_launcher.ctl.errors import NothingFoundError
 from nvrx_launcher.ctl.place import EtcdOptions, connected, place_of
 from nvrx_launcher.ctl.screen import Screen, as_data
 from nvrx_launcher.ctl.text_rounds import why as story_lines
 
-_SECRET = re.compile(r"(?i)(token|password|passwd|secret|api[-_]?key|credential|auth)")
-_ASSIGNED = re.compile(
-    r"(?i)\b([\w-]*(?:token|password|passwd|secret|api[-_]?key)[\w-]*)(\s*[=:]\s*|\s+)(\S+)"
-)
-_IN_URL = re.compile(r"(\w+://)[^/\s:@]+:[^/\s@]+@")
-_BLANK = "(left out by nvrx dump)"
 _TAIL_BYTES = 256 * 1024
 _OF_LOGS = ("history.jsonl", "summary.txt", "etcd.log")
 _PACKAGES = ("nvrx-async", "torch", "grpcio", "aetcd", "anyio", "orjson", "protobuf", "nvidia-nccl-cu12")
@@ -52,7 +46,7 @@ async def dump(options: EtcdOptions, run_id: str, screen: Screen, *, path: str |
         "status.json": _json(as_data("JobStatus", status)),
         "why.json": _json(as_data("Why", story)),
         "why.txt": blanked("\n".join(story_lines(story, plain))).encode(),
-        "events.jsonl": b"\n".join(orjson.dumps(_blanked(event)) for event in events),
+        "events.jsonl": b"\n".join(orjson.dumps(blanked_data(event)) for event in events),
         "etcd.jsonl": b"\n".join(_key(item) for item in held),
         "versions.json": _json(_versions()),
     }
@@ -66,34 +60,9 @@ async def dump(options: EtcdOptions, run_id: str, screen: Screen, *, path: str |
     return 0
 
 
-def blanked(text: str) -> str:
-    """A text without what looks like a secret: `--token x`, `password=x`, `https://user:word@host`."""
-    return _IN_URL.sub(rf"\1{_BLANK}@", _ASSIGNED.sub(rf"\1\2{_BLANK}", text))
-
-
-def _blanked(value: Any, name: str = "") -> Any:
-    if isinstance(value, Mapping):
-        return {key: _blanked(item, str(key)) for key, item in value.items()}
-    if isinstance(value, list):
-        return _blanked_list(value)
-    if isinstance(value, str):
-        return _BLANK if _SECRET.search(name) and name != "token" else blanked(value)
-    return value
-
-
-def _blanked_list(values: list[Any]) -> list[Any]:
-    """A command line: what follows an option that names a secret is one."""
-    found, after_secret = [], False
-    for value in values:
-        option = isinstance(value, str) and value.startswith("-")
-        found.append(_BLANK if after_secret and isinstance(value, str) and not option else _blanked(value))
-        after_secret = isinstance(value, str) and option and "=" not in value and bool(_SECRET.search(value))
-    return found
-
-
 def _key(item: KeyValue) -> bytes:
     try:
-        value = _blanked(orjson.loads(item.value))
+        value = blanked_data(orjson.loads(item.value))
     except orjson.JSONDecodeError:
         value = f"{len(item.value)} bytes that are no JSON"
     about = {
@@ -106,7 +75,7 @@ def _key(item: KeyValue) -> bytes:
 
 
 def _json(value: Any) -> bytes:
-    return orjson.dumps(_blanked(value), option=orjson.OPT_INDENT_2)
+    return orjson.dumps(blanked_data(value), option=orjson.OPT_INDENT_2)
 
 
 def _versions() -> dict[str, str]:
@@ -139,4 +108,4 @@ def _from_logs(folders: list[Path]) -> Iterator[tuple[str, bytes]]:
                 with path.open("rb") as file:
                     file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
                     text = file.read().decode("utf-8", "replace")
-                yield f"logs-{number}/{path.name}", blanked(text).encode()
+                yield f"logs-{number}/{path.name}", blanked_lines(text).encode()

@@ -12,6 +12,7 @@ import anyio
 
 from nvrx_async.etcd import EtcdClient
 from nvrx_async.job.client import JobClient
+from nvrx_async.job.patience import Absence
 from nvrx_async.job.reader import run_ids
 from nvrx_async.job.status import JobStatus
 from nvrx_launcher.ctl import text_jobs, text_rounds
@@ -68,20 +69,25 @@ async def status(options: EtcdOptions, run_id: str, screen: Screen, *, watch: bo
             screen.emit("JobStatus", found, lambda: text_jobs.status(found, screen))
             return 0
 
-        over = False
+        over, patience, absence = False, job.patience(), Absence()
 
         async def picture() -> Sequence[str] | None:
             nonlocal over
             if over:
                 return None
-            found = await job.status()
-            over = found.state.is_over
+            found = await patience.of(job.status)
+            passes = absence.passes(found)
+            over = found.state.is_over and not passes
             if screen.form in ("json", "yaml"):
                 return [json_line("JobStatus", found)]
             return text_jobs.status(found, _now(screen))
 
         async with job.changes() as changes:
-            await redrawn(screen, changes.next, picture, REFRESH_S)
+
+            async def wait(at_most_s: float | None) -> None:
+                await changes.next(at_most_s or absence.looks_again_s)
+
+            await redrawn(screen, wait, picture, REFRESH_S)
         if screen.redraws:  # the picture went with the terminal's second screen: its last state stays
             found = await job.status()
             screen.lines(text_jobs.status(found, _now(screen)))

@@ -44,7 +44,10 @@ def _run(argv: Sequence[str] | None) -> int:
         return int(over.exit_code)
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "nvrx"
-        raise UsageError(error.format_message(), f"{where} --help") from error
+        hint = f"{where} --help"
+        if isinstance(error, click.NoSuchOption) and where == "nvrx":
+            hint = f"options stand behind the verb: nvrx ps {error.option_name}"
+        raise UsageError(error.format_message(), hint) from error
     except SystemExit as over:
         return over.code if isinstance(over.code, int) else ExitCode.DONE
     return ExitCode.DONE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from nvrx_async.etcd import AuthenticationError, EtcdClient
+from nvrx_async.etcd import AuthenticationError, EtcdClient, UnavailableError
 from nvrx_async.etcd.config import Credentials, EtcdConfig, Tls
 from nvrx_async.job.client import JobClient
 from nvrx_async.job.errors import NoSuchJobError
@@ -118,7 +119,13 @@ async def job_client(options: EtcdOptions, run_id: str) -> AsyncIterator[JobClie
     place = await place_of(options, run_id)
     question = functools.partial(ask, token=options.job_token or None)
     async with connected(options, place.endpoints) as client:
-        yield JobClient(client, run_id, ask=question, silence=(ProbeError, OSError))
+        yield JobClient(client, run_id, ask=question, silence=(ProbeError, OSError), away=_warn)
+
+
+def _warn(error: UnavailableError) -> None:
+    """Below the picture on a terminal, and in no pipe."""
+    sys.stderr.write(f"warning: {error.cause}; asked again until it does\n")
+    sys.stderr.flush()
 
 
 def _credentials(options: EtcdOptions) -> Credentials | None:

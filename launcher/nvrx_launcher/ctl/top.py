@@ -23,7 +23,8 @@ async def top(options: EtcdOptions, run_id: str | None, screen: Screen) -> int:
         )
     if run_id:
         async with job_client(options, run_id) as job, job.changes() as changes:
-            await redrawn(screen, changes.next, lambda: _of_job(job, screen), REFRESH_S)
+            patience = job.patience()
+            await redrawn(screen, changes.next, lambda: patience.of(lambda: _of_job(job, screen)), REFRESH_S)
         return 0
     await redrawn(screen, _a_while, lambda: _of_all(options, screen), REFRESH_S)
     return 0

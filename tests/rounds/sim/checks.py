@@ -19,6 +19,7 @@ from nvrx_async.job.records import (
     EndedBy,
     Fault,
     FaultKind,
+    Job,
     Node,
     Outcome,
     Phase,
@@ -350,8 +351,14 @@ class Checks:
     def exited(self, agent: Agent, reason: str) -> None:
         self.exits.append((agent, reason))
         own_id = self._world.agents_named(agent.node_id)
-        if agent.exit_code == USAGE and len(own_id) == 1:
+        if agent.exit_code == USAGE and len(own_id) == 1 and not self._replaced(agent):
             self.fail(f"{agent.node_id} was refused: {reason}")
+
+    def _replaced(self, agent: Agent) -> bool:
+        """Whether the scheduler has started the job again since: what it had left of before is refused."""
+        held = self._world.store.keys.get(AttemptKeys(RUN_ID, self.current_attempt()).job)
+        job = decode(Job, held.key, held.value) if held else None
+        return (agent.launch_id, job.launch_id if job else None) == ("launch.0", "launch.1")
 
     def finishing(self, life: Life, effect: Finish) -> None:
         """A life ends by its own will: nothing that it started may live."""
