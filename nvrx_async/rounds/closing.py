@@ -48,6 +48,12 @@ class Case:
     exclusions: dict[str, Exclusion]
 
     @property
+    def without_seat(self) -> tuple[str, ...]:
+        """Who is registered and holds no seat: it is ready for the next round, or will be in a moment."""
+        seated = {seat.node_id for seat in self.world.seats}
+        return tuple(node_id for node_id in self.nodes if node_id not in seated)
+
+    @property
     def stop(self) -> Stop | None:
         """The agreed stop of the round, if there is one for more than an agent that leaves."""
         stop = stop_in(self.round.extra)

@@ -244,7 +244,7 @@ class Coordinator:
             round=case.round,
             seats=case.world.seats,
             nodes=case.nodes,
-            waiting=self._waiting(case, {}),
+            waiting=case.without_seat,
             exclusions=case.exclusions,
             interrupted=self._mirror.get(keys.interrupt(number)) is not None,
             spec=self._spec,

@@ -145,6 +145,7 @@ def test_ranks_of_a_frozen_agent_die_before_its_lease_ends_and_it_returns_to_a_l
     frozen.signal(signal.SIGCONT)
     frozen.says("round 1 runs: 2 ranks on 1 node, this node is a spare")
     (first, _) = job.up(1, 2)
+    job.until(lambda: f"0/rounds/2/join/{frozen.node}" in job.held(), "it is ready for the next round")
     os.kill(first.pid, signal.SIGKILL)
     again = job.up(2, 4)
     assert {one.node: one.group_rank for one in again} == {keeps.node: 0, frozen.node: 1}

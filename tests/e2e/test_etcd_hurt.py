@@ -26,24 +26,6 @@ def two(on: Stage, *options: str) -> list:
     return [on.launch(node=f"n{number}", options=(*OPTIONS, *options)) for number in range(2)]
 
 
-def test_when_etcd_loses_all_leases_the_job_goes_on_in_a_new_round(
-    on_own_etcd: Stage, own_etcd: EtcdProcess
-) -> None:
-    agents = two(on_own_etcd)
-    on_own_etcd.up(0, 2)
-    with grpc.insecure_channel(own_etcd.endpoint) as channel:
-        lease = stubs.LeaseStub(channel)
-        for found in lease.LeaseLeases(messages.LeaseLeasesRequest(), timeout=10).leases:
-            lease.LeaseRevoke(messages.LeaseRevokeRequest(ID=found.ID), timeout=10)
-    for agent in agents:
-        agent.says("starts anew as a newcomer")
-    later = on_own_etcd.until(
-        lambda: [news for news in on_own_etcd.news if news.round > 0], "a new round", bound_s=60
-    )
-    on_own_etcd.finish(on_own_etcd.up(later[0].round, 2))
-    assert [agent.ends() for agent in agents] == [0, 0], on_own_etcd.told()
-
-
 def test_a_compaction_during_a_run_costs_nothing(on_own_etcd: Stage, own_etcd: EtcdProcess) -> None:
     agents = two(on_own_etcd, "--max-restarts", "1")
     ranks = on_own_etcd.up(0, 2)
