@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import signal
 import sys
 import threading
 import types
@@ -41,6 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[WIDER] = []
     config.pluginmanager.register(WiderFixtures())
     os.environ[leaks.MARK] = SESSION
+    # A shell ignores SIGINT for what it starts in the background; programs under test are to get it all the same.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.path.extend(str(room) for room in sorted(Path(__file__).parent.iterdir()) if room.is_dir())
     inherited = os.environ.get("PYTHONPATH")
     paths = [*(str(root.parent) for root in ROOTS), *([inherited] if inherited else [])]

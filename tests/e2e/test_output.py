@@ -39,7 +39,8 @@ def test_nothing_is_lost_of_eight_ranks_that_print_a_lot(job: Stage) -> None:
         shown[int(found[1])].append(int(found[2]))
     assert dict(shown) == {rank: list(range(LINES)) for rank in range(RANKS)}
 
-    sent_s = [float(row.split()[0]) for row in renewals.read_text().splitlines()]
+    # Where all is written before the first renewal is due there is none to be late.
+    sent_s = [float(row.split()[0]) for row in renewals.read_text().splitlines()] if renewals.exists() else []
     assert all(after - before < DEADLINE_S for before, after in pairwise(sent_s)), sent_s
 
     _, closing, report = agent.text.rpartition(f"job {job.run_id} finished")
