@@ -169,7 +169,11 @@ def test_redirected_output_is_in_the_files_only_and_chosen_lines_in_one_more(job
 
 
 def test_one_rank_on_a_terminal_looks_as_without_a_launcher(job: Stage) -> None:
-    draws = "import sys\nsys.stdout.write(f'{sys.stdout.isatty()} {sys.stderr.isatty()}\\n')\nsys.stderr.write('\\r 50%\\r100%\\n')\n"
+    draws = (
+        "import sys\n"
+        "sys.stdout.write(f'{sys.stdout.isatty()} {sys.stderr.isatty()}\\n')\n"
+        "sys.stderr.write('\\r 50%\\r100%\\n')\n"
+    )
     reader, writer = pty.openpty()
     arguments = ["--log-dir", str(job.folder / "logs"), script(job, draws)]
     with subprocess.Popen(
