@@ -73,7 +73,7 @@ async def _connected(address: str) -> socket.socket:
         except OSError as error:
             connection.close()
             failure = error
-        except BaseException:
+        except BaseException:  # a cancellation above all: the socket is not left open
             connection.close()
             raise
         else:
