@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
@@ -46,6 +47,7 @@ FLUSH_WITHIN_S = 0.5
 """After a fault, so soon at the latest spans are on their way; agents have done their part of a restart by then."""
 SWITCH_S = 0.0005
 _LONGEST_TICK_S = 5.0
+_LAST_LOOK_S = 0.2
 
 
 class Tracing(Protocol):
@@ -157,7 +159,7 @@ class Traced:
         self._watch: TracedWatch | None = None
         self._spools: dict[int, spool.SpoolReader] = {}
         self._starting: set[int] = set()
-        self._logged: dict[tuple[int, frozenset[str]], int] = {}
+        self._logs: dict[Path, int] = {}
         self._dropped = 0
         self._broken = self._measures = False
         # A thread that imports or encodes hands over after half a millisecond, not after five, when the agent's loop
@@ -252,6 +254,8 @@ class Traced:
 
     async def close(self) -> None:
         """See `Tracing`."""
+        with anyio.move_on_after(_LAST_LOOK_S, shield=True):
+            await self._measure()
         self._end_life()
         self._trouble.ends()
         for local_rank in list(self._spools):
@@ -329,6 +333,8 @@ class Traced:
         if observer is None:
             return
         self._safely(observer.rank_began, local_rank, boottime_s())
+        if self._watch is not None and local_rank in self._watch.folders:
+            self._logs.setdefault(self._watch.folders[local_rank], 0)
         self._starting.discard(local_rank)
         if not self._starting:
             self._safely(observer.started, number, boottime_s())
@@ -412,6 +418,9 @@ class Traced:
         """What is now: spans that ranks left, how far they are, what gauges show."""
         # Not at once: the imports would slow the start of the job.
         await self._start_metrics()
+        await self._measure()
+
+    async def _measure(self) -> None:
         for local_rank in list(self._spools):
             self._safely(self._drain, local_rank)
         self._safely(self._look_at_ranks)
@@ -442,13 +451,15 @@ class Traced:
             self._dropped = self._pipe.dropped
 
     async def _count_log(self) -> None:
-        folders = self._watch.folders if self._watch is not None else {}
-        if not folders:
-            return
-        size = await anyio.to_thread.run_sync(log_bytes, folders, abandon_on_cancel=True)
-        key = (0, frozenset(map(str, folders.values())))
-        new = size - self._logged.get(key, 0)
-        self._logged = {key: size}
+        """What was written since, also by ranks that are gone: those are counted once more, and forgotten."""
+        alive = set(self._watch.folders.values()) if self._watch is not None else set()
+        sizes = await anyio.to_thread.run_sync(log_bytes, tuple(self._logs), abandon_on_cancel=True)
+        new = sum(max(size - self._logs.get(folder, 0), 0) for folder, size in sizes.items())
+        self._logs = {
+            folder: size
+            for folder, size in {**self._logs, **sizes}.items()
+            if folder in alive or folder not in sizes
+        }
         if new > 0:
             self._metrics.add(semconv.METRIC_LOG_SPOOLED, new)
 

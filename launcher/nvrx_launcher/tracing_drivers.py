@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -215,13 +214,13 @@ class TracedWatch(RankWatch):
         return [page.view(time.monotonic_ns()) for page in watched.pages.values()]
 
 
-def log_bytes(folders: Mapping[int, Path]) -> int:
-    """Bytes of output in these ranks' files. Blocks on the disk."""
-    total = 0
-    for folder in folders.values():
-        for name in ("stdout.log", "stderr.log"):
-            try:
-                total += os.stat(folder / name).st_size  # noqa: PTH116 - one call, many files
-            except OSError:  # not written yet, or the disk says nothing
-                continue
-    return total
+def log_bytes(folders: Iterable[Path]) -> dict[Path, int]:
+    """Bytes of output in each of these ranks' folders. Blocks on the disk."""
+    return {folder: sum(_size(folder / name) for name in ("stdout.log", "stderr.log")) for folder in folders}
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # not written yet, or the disk says nothing
+        return 0

@@ -74,6 +74,7 @@ class Metrics:
         self._config = config
         self._resource = resource
         self._lock = threading.Lock()
+        self._loading = threading.Lock()
         self._early: list[tuple[str, float, Attributes]] = []
         self._instruments: dict[str, Counter | Histogram] = {}
         self._gauges: dict[str, list[Measured]] = {}
@@ -94,7 +95,12 @@ class Metrics:
         self._gauges[name] = list(measured)
 
     def start(self) -> None:
-        """Load the SDK and begin to send. Blocks for as long as the imports take."""
+        """Load the SDK and begin to send, once. Blocks for as long as the imports take."""
+        with self._loading:
+            if self._provider is None:
+                self._load()
+
+    def _load(self) -> None:
         from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415 - the SDK is for those who asked
         from opentelemetry.sdk.metrics.export import (  # noqa: PLC0415 - as above
             InMemoryMetricReader,
@@ -129,15 +135,18 @@ class Metrics:
 
     def close(self, within_s: float) -> None:
         """Send what there is, and end. Blocks for `within_s` at most."""
-        provider = self._provider
-        if provider is None:
-            return
         # The exporter under it waits for its collector as long as it likes.
-        ending = threading.Thread(
-            target=provider.shutdown, args=(within_s * 1000,), name="nvrx-metrics-end", daemon=True
-        )
+        ending = threading.Thread(target=self._end, args=(within_s,), name="nvrx-metrics-end", daemon=True)
         ending.start()
         ending.join(within_s)
+
+    def _end(self, within_s: float) -> None:
+        if self._config.metrics is not None and (self._early or self._gauges):
+            self.start()  # a job that is over before the SDK was loaded has numbers too
+        with self._loading:
+            provider = self._provider
+        if provider is not None:
+            provider.shutdown(within_s * 1000)
 
     def _make(self, meter: Meter) -> dict[str, Counter | Histogram]:
         made: dict[str, Counter | Histogram] = {}
