@@ -222,7 +222,7 @@ _FAILURE = (
         metavar="SECONDS",
         parse=values.seconds(1),
         default_text="twice --hang-timeout",
-        doc="A rank that reports nothing for this long after its start is hung, as is one that stands still at its end.",
+        doc="A rank without a report for this long after its start is hung, as is one that stands still at its end.",
     ),
     ours(
         "--hang-action",
