@@ -1,7 +1,8 @@
 """Networks that fall apart: nodes are network namespaces, and a switch between them that can be split.
 
-etcd is on a fourth host, or on the three nodes. Which side has it goes on; the other one has no living rank before the
-next round starts anywhere. Row 30 of the user's cases (torchft PR#70: two quorum rooms, split brain) is here.
+etcd is on a host of its own, or on three or five of the nodes. Which side has it goes on; the other one has no living
+rank before the next round starts anywhere. Row 30 of the user's cases (torchft PR#70: two quorum rooms, split brain)
+is here.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,16 @@ class Hosts(Training):
         apart_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
         return min(entry.at_s for entry in self.entries if entry.round > number) - apart_s
 
+    def give_way(self, ranks: list[Entry], cut: tuple[int, ...], stay: int) -> int:
+        """Cut off these hosts; the round in which the `stay` others go on, begun when no rank there lived any more."""
+        lost = self.watch(ranks, *cut)
+        self.net.cut(*cut)
+        after = self.goes_on(ranks[0].round + 1, stay)
+        assert {entry.node for entry in after}.isdisjoint({f"n{one}" for one in cut})
+        began_s = self.starts_after(ranks[0].round)
+        assert all(one.ended_s is not None and one.ended_s < began_s for one in lost), self.stage.told()
+        return after[0].round
+
     def ends(self, *agents: Agent) -> None:
         """The training ends, and every agent says so; there never were two worlds."""
         self.end()
@@ -82,13 +93,14 @@ def hosts() -> Iterator[Hosts]:
         yield Hosts(made, net)
 
 
-@pytest.fixture
-def members() -> Iterator[Hosts]:
-    """Four hosts, etcd on the first three."""
+@contextmanager
+def etcd_on_the_first(count: int, total: int) -> Iterator[Hosts]:
+    """So many hosts in all, etcd on the first `count` of them."""
     if not possible():
         pytest.skip("network namespaces may not be made here")
     port = random.choice(PORTS)
-    with network(4) as net, stage(",".join(f"{net.address(number)}:{port}" for number in range(3))) as made:
+    endpoints = ",".join(f"{Network.address(number)}:{port}" for number in range(count))
+    with network(total) as net, stage(endpoints) as made:
         try:
             yield Hosts(made, net)
         finally:
@@ -100,21 +112,28 @@ def members() -> Iterator[Hosts]:
                 shutil.rmtree(folder)
 
 
+@pytest.fixture
+def members() -> Iterator[Hosts]:
+    """Four hosts, etcd on the first three."""
+    with etcd_on_the_first(3, 4) as made:
+        yield made
+
+
+@pytest.fixture
+def five_members() -> Iterator[Hosts]:
+    """Five hosts, etcd on each."""
+    with etcd_on_the_first(5, 5) as made:
+        yield made
+
+
 @pytest.mark.parametrize("cut", [(0,), (2,), (0, 1)], ids=["one", "another one", "two"])
 def test_the_cut_off_side_is_dead_before_the_other_starts_and_comes_back(
     hosts: Hosts, cut: tuple[int, ...]
 ) -> None:
     agents = [hosts.start(number, "1:3") for number in range(3)]
-    ranks = hosts.goes_on(0, 3)
-    number = ranks[0].round
-    lost = hosts.watch(ranks, *cut)
-    hosts.net.cut(*cut)
-    stays = hosts.goes_on(number + 1, 3 - len(cut))
-    assert {entry.node for entry in stays}.isdisjoint({f"n{one}" for one in cut})
-    began_s = hosts.starts_after(number)
-    assert all(one.ended_s is not None and one.ended_s < began_s for one in lost), hosts.stage.told()
+    number = hosts.give_way(hosts.goes_on(0, 3), cut, 3 - len(cut))
     hosts.net.heal()
-    hosts.goes_on(stays[0].round + 1, 3)  # members again: there is room for them
+    hosts.goes_on(number + 1, 3)  # members again: there is room for them
     hosts.ends(*agents)
 
 
@@ -140,12 +159,19 @@ def test_who_is_cut_off_from_the_cluster_of_the_nodes_gives_its_ranks_to_the_spa
     ranks = members.goes_on(0, 3)
     agents.append(members.start(3, "3"))
     agents[3].says("this node is a spare")
-    lost = members.watch(ranks, victim)
-    members.net.cut(victim)
-    members.goes_on(ranks[0].round + 1, 3)
-    began_s = members.starts_after(ranks[0].round)
-    assert all(one.ended_s is not None and one.ended_s < began_s for one in lost), members.stage.told()
+    members.give_way(ranks, (victim,), 3)
     before = len(agents[victim].text)
     members.net.heal()
     members.until(lambda: "this node is a spare" in agents[victim].text[before:], "it is back as a spare")
     members.ends(*agents)
+
+
+@pytest.mark.parametrize("cut", [(0, 1), pytest.param((3, 4), marks=pytest.mark.soak)])
+def test_two_of_five_members_run_nothing_though_a_world_needs_no_more_nodes(
+    five_members: Hosts, cut: tuple[int, ...]
+) -> None:
+    agents = [five_members.start(number, "2:5") for number in range(5)]
+    number = five_members.give_way(five_members.goes_on(0, 5), cut, 3)
+    five_members.net.heal()
+    five_members.goes_on(number + 1, 5)
+    five_members.ends(*agents)
