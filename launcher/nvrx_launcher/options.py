@@ -222,7 +222,7 @@ _FAILURE = (
         metavar="SECONDS",
         parse=values.seconds(1),
         default_text="twice --hang-timeout",
-        doc="A rank that reports nothing for this long after its start is hung, as is one that does not end.",
+        doc="A rank without a report for this long after its start is hung, as is one that stands still at its end.",
     ),
     ours(
         "--hang-action",
@@ -230,7 +230,7 @@ _FAILURE = (
         metavar="restart|kill-suspects|report",
         parse=values.choice("restart", "kill-suspects", "report"),
         default="restart",
-        doc="What a hang leads to. Suspects are ranks that report nothing and stand still.",
+        doc="What a hang leads to. Suspects report nothing and stand still, or work on long after their end.",
     ),
     ours(
         "--warm-workers",
