@@ -68,6 +68,7 @@ def _rank(look: RankLook, output_bytes: int) -> LiveRank:
         section=section[0] if section else "",
         section_s=round(section[1], 3) if section else 0.0,
         output_bytes=output_bytes,
+        log=str(look.folder),
     )
 
 

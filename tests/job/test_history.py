@@ -5,7 +5,7 @@ from record_kit import END, RAISED, SEATS, SPEC, at, node, stopped
 from nvrx_async.job.codec import encode
 from nvrx_async.job.history import past
 from nvrx_async.job.job_events import EventKind
-from nvrx_async.job.records import Assignment, Outcome, Phase
+from nvrx_async.job.records import Assignment, End, FaultKind, Level, Outcome, Phase, Root
 from nvrx_async.job.status import JobState
 from nvrx_async.job.why import explain
 
@@ -60,6 +60,13 @@ def test_how_a_job_stood_whose_etcd_is_gone():
     assert status.last_fault.sentence == END.root.sentence
     assert {rank.rank: rank.state for rank in status.ranks}[1] == "exception"
     assert status.nodes == ()
+
+
+def test_an_asked_restart_hides_no_fault():
+    asked = End(1, Root(FaultKind.ASKED, "restart asked by ada@desk"), Level.IN_JOB, "asked for", at(70))
+    status = past("llama", [*lines()[:-1], line("end", asked)]).status
+    assert (status.last_fault.round, status.last_asked.round) == (0, 1)
+    assert status.restarts == 1
 
 
 def test_a_history_without_an_end_does_not_say_how_the_job_stands_now():
