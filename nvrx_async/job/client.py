@@ -57,6 +57,8 @@ LOOK_AGAIN_S = 0.5
 """How often agents are asked how far they are: steps are in no key that could be watched."""
 ANSWER_WITHIN_S = 30.0
 EVENTS_OF_ROUNDS = 200
+REPORTS_TOLD = 64
+"""Reports of nodes among the events of a job; of at least two rounds."""
 
 
 class JobClient:
@@ -213,9 +215,11 @@ class JobClient:
     async def changes(self) -> AsyncIterator[Changes]:
         """Tells whenever something in the job was decided, and once at the start; for pictures that are redrawn."""
         reader = await self._reader()
-        async with Feed(self._client) as feed:
+        changes = Changes()
+        async with Feed(self._client, away=changes.etcd_is_away) as feed:
             feed.set_scopes(_followed(reader.keys))
-            yield Changes(feed)
+            changes.feed = feed
+            yield changes
 
     # Waiting and steering -----------------------------------------------------------------------------
 
@@ -316,12 +320,13 @@ class JobClient:
         return (now_round.number if now_round else 0), outcome is not None
 
     async def _events(self, reader: Reader, first: int) -> tuple[JobEvent, ...]:
-        """All events of the rounds from `first` on; of those before the last but one, without nodes' reports."""
+        """All events of the rounds from `first` on; of earlier ones without nodes' reports, where those are many."""
         held = await reader.held(nodes=True)
         newest = held.round.number
         start = max(first, newest + 1 - EVENTS_OF_ROUNDS)
-        detailed = [number for number in (newest - 1, newest) if number >= start]
-        records = list(await reader.rounds(range(start, max(start, newest - 1))))
+        last = max(2, REPORTS_TOLD // max(1, len(held.nodes or {})))
+        detailed = range(max(start, newest + 1 - last), newest + 1)
+        records = list(await reader.rounds(range(start, detailed.start)))
         records += [await reader.round(number) for number in detailed]
         return job_events.of_attempt(
             held.current.attempt,
@@ -330,6 +335,7 @@ class JobClient:
             held.nodes or {},
             held.commands,
             held.excluded,
+            await reader.assignments(range(start, newest + 1)),
         )
 
     async def _live(self, held: Held, *, every: bool) -> tuple[dict[str, LiveNode], list[str]]:
@@ -365,13 +371,24 @@ class JobClient:
 class Changes:
     """See `JobClient.changes`."""
 
-    def __init__(self, feed: Feed) -> None:
-        self._feed = feed
+    feed: Feed
+
+    def __init__(self) -> None:
+        self._away = False
+        self._waiting: anyio.CancelScope | None = None
 
     async def next(self, at_most_s: float | None = None) -> None:
-        """Wait until something was decided, or so long."""
-        with anyio.move_on_after(at_most_s):
-            await anext(self._feed)
+        """Wait until something was decided, etcd went away (who asks it then is told so), or so long."""
+        with anyio.move_on_after(at_most_s) as self._waiting:
+            if not self._away:
+                await anext(self.feed)
+        self._away, self._waiting = False, None
+
+    def etcd_is_away(self) -> None:
+        """No endpoint answers: the picture that somebody holds may be old."""
+        self._away = True
+        if self._waiting is not None:
+            self._waiting.cancel()
 
 
 def _followed(keys: AttemptKeys, number: int | None = None) -> frozenset[Scope]:

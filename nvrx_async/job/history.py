@@ -23,7 +23,6 @@ from nvrx_async.job.records import (
     Done,
     End,
     Fault,
-    FaultKind,
     Interrupt,
     JobSpec,
     Node,
@@ -40,6 +39,8 @@ from nvrx_async.job.status import (
     JobStatus,
     NodeStatus,
     Role,
+    is_fault,
+    last_asked_of,
     last_fault_of,
     rank_statuses,
     state_of_outcome,
@@ -224,7 +225,8 @@ def _status(run_id: str, attempt: _Attempt, rounds: tuple[RoundRecord, ...], las
         )
         for node_id, node in living.items()
     )
-    billed = [end for end in attempt.verdicts.values() if end.root.kind is not FaultKind.ASKED]
+    verdicts = [attempt.verdicts[number] for number in sorted(attempt.verdicts)]
+    billed = [end for end in verdicts if is_fault(end)]
     return JobStatus(
         run_id=run_id,
         attempt=attempt.number,
@@ -240,9 +242,8 @@ def _status(run_id: str, attempt: _Attempt, rounds: tuple[RoundRecord, ...], las
         restarts=sum(not end.root.kind.is_membership for end in billed),
         max_restarts=spec.max_restarts if spec else 0,
         lost_nodes=sum(end.root.kind.is_membership for end in billed),
-        last_fault=last_fault_of(
-            outcome, max(attempt.verdicts.values(), key=lambda end: end.number, default=None)
-        ),
+        last_fault=last_fault_of(outcome, billed[-1] if billed else None),
+        last_asked=last_asked_of(verdicts[-1] if verdicts else None),
         outcome=outcome,
         nodes=nodes if outcome is None else (),
         ranks=rank_statuses(newest, {}) if newest is not None and newest.ends else (),

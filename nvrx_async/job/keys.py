@@ -125,6 +125,10 @@ class AttemptKeys:
         """What one agent starts in the round."""
         return f"{self.base}rounds/{number}/seal/{token}/assign/{node_id}"
 
+    def assignments(self, number: int, token: str) -> Scope:
+        """What all agents of a sealed world start in the round."""
+        return Scope(self.assignment(number, token, ""), prefix=True)
+
     def interrupt(self, number: int) -> str:
         """Created once: the round is over."""
         return f"{self.interrupts.key}{number}"

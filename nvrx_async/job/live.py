@@ -16,7 +16,8 @@ class LiveRank:
 
     `state`: starting (no hello yet), running, done (said that training is over) or ended. `step`: the last one it
     reported. `beat_age_s`: since its last report. `section`: its innermost open section but "step", open for
-    `section_s`. `output_bytes`: of stdout and stderr. None: not known, as of a rank without the rank link.
+    `section_s`. `output_bytes`: of stdout and stderr. `log`: folder of its output. None: not known, as of
+    a rank without the rank link.
     """
 
     rank: int
@@ -28,6 +29,7 @@ class LiveRank:
     section: str = ""
     section_s: float = 0.0
     output_bytes: int = 0
+    log: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

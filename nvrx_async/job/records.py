@@ -27,6 +27,9 @@ PROBES = "probes"
 IMPORTS = "imports"
 """Key of `extra` of rounds, assignments and reports: modules that ranks imported: file, variables changed before."""
 
+REGISTERED = "registered"
+"""Key of an assignment's `extra`: when its agent registered (`at_utc`), and as whose successor (`succeeds`)."""
+
 STOP = "stop"
 """Key of a round's `extra`: how far an agreed stop has come, as in `Stop`."""
 

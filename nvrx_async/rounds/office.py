@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from nvrx_async.etcd.types import (
     Compare,
@@ -24,6 +25,7 @@ from nvrx_async.job.codec import encode
 from nvrx_async.job.keys import AttemptKeys, current
 from nvrx_async.job.records import (
     PROBES,
+    REGISTERED,
     SEATS_PER_SHARD,
     STOP,
     Assignment,
@@ -170,7 +172,8 @@ class Office:
 
     def _assignment(self, now_round: Round, seat: Seat, sealed: Sealed) -> Assignment:
         node = self.mirror.record(Node, self.keys.node(seat.node_id))
-        known = node is not None and node.incarnation == seat.incarnation
+        if node is not None and node.incarnation != seat.incarnation:
+            node = None
         return Assignment(
             round=now_round.number,
             seat=seat,
@@ -178,8 +181,8 @@ class Office:
             group_world_size=len(sealed.seats),
             master_address=sealed.master.address,
             master_port=sealed.master.master_port,
-            process=node.process if known and node is not None else None,
-            extra=handed_on(now_round.extra),
+            process=node.process if node is not None else None,
+            extra=handed_on(now_round.extra) | (_registered(node) if node is not None else {}),
         )
 
     def _outcome(self, now_round: Round, outcome: Outcome) -> tuple[Operation, ...]:
@@ -217,6 +220,12 @@ class Office:
 def runs_again(now_round: Round, sealed: Sealed, seal: tuple[int, str], utc: str) -> Round:
     """The round as it runs with the seats of the one before; `seal` is where they stand."""
     return replace(_running(now_round, sealed, seal[1], utc), sealed_in=seal[0])
+
+
+def _registered(node: Node) -> dict[str, Any]:
+    """What outlives the registration of who is seated, for people who ask later."""
+    succeeds = {"succeeds": node.succeeds} if node.succeeds else {}
+    return {REGISTERED: {"at_utc": node.registered_utc, **succeeds}}
 
 
 def _running(now_round: Round, sealed: Sealed, token: str, utc: str) -> Round:

@@ -7,11 +7,12 @@ from pathlib import Path
 from support.stage import Agent, Stage
 
 PROGRAM = Path(__file__).parents[1] / "support" / "hang_cases.py"
-LIMITS = ("--hang-timeout", "3", "--hang-startup-timeout", "20", "--warm-workers", "off")
+LIMITS = ("--hang-timeout", "3", "--hang-startup-timeout", "20")
 
 
-def launched(on: Stage, case: str, *, ranks: int = 1) -> Agent:
-    options = ("--nproc-per-node", str(ranks), "--max-restarts", "1", *LIMITS)
+def launched(on: Stage, case: str, *limits: str, ranks: int = 1) -> Agent:
+    common = ("--nproc-per-node", str(ranks), "--max-restarts", "1", "--warm-workers", "off")
+    options = (*common, *(limits or LIMITS))
     return on.launch(str(PROGRAM), case, options=options)
 
 
@@ -31,6 +32,25 @@ def test_63_v20_beats_of_a_side_thread_do_not_hide_a_stuck_main_thread(job: Stag
     assert root["kind"] == "hang", root
     assert "hang_cases.py" in root["sentence"], "the main thread's place is told"
     assert "in beats" in root["sentence"], root
+
+
+def test_v20_beats_of_a_side_thread_alone_do_not_hide_a_stuck_process(job: Stage) -> None:
+    """No step, no section: nothing says that the main thread trains, so it is watched from outside."""
+    agent = launched(job, "beats_alone", "--hang-timeout", "2", "--hang-action", "kill-suspects")
+    assert agent.ends(bound_s=60) == 0, job.told()
+    root = ended(job)
+    assert root["kind"] == "hang", root
+    assert "in beats" in root["sentence"], root
+
+
+def test_work_after_the_last_report_is_no_hang(job: Stage) -> None:
+    """An evaluation after the block, longer than the limit of the end: told, and left alone."""
+    agent = launched(job, "works_on", "--hang-timeout", "1", "--hang-startup-timeout", "2")
+    assert agent.ends(bound_s=60) == 0, job.told()
+    assert job.held()["0/round"].value["number"] == 0
+    assert agent.said(
+        r"rank 0 may hang: it said that training is done and does not end but works on, for more than 2"
+    )
 
 
 def test_65_a_section_that_a_killed_process_left_open_judges_nobody(job: Stage) -> None:

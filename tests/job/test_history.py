@@ -8,7 +8,7 @@ from nvrx_async.job.codec import decode, encode
 from nvrx_async.job.history import past
 from nvrx_async.job.job_events import EventKind
 from nvrx_async.job.keys import Told, told_by
-from nvrx_async.job.records import Assignment, Fault, Outcome, Phase, Round
+from nvrx_async.job.records import Assignment, End, Fault, FaultKind, Level, Outcome, Phase, Root, Round
 from nvrx_async.job.round_record import round_record
 from nvrx_async.job.status import JobState
 from nvrx_async.job.waterfall import waterfall
@@ -65,6 +65,13 @@ def test_how_a_job_stood_whose_etcd_is_gone():
     assert status.last_fault.sentence == END.root.sentence
     assert {rank.rank: rank.state for rank in status.ranks}[1] == "exception"
     assert status.nodes == ()
+
+
+def test_an_asked_restart_hides_no_fault():
+    asked = End(1, Root(FaultKind.ASKED, "restart asked by ada@desk"), Level.IN_JOB, "asked for", at(70))
+    status = past("llama", [*lines()[:-1], line("end", asked)]).status
+    assert (status.last_fault.round, status.last_asked.round) == (0, 1)
+    assert status.restarts == 1
 
 
 def test_a_history_without_an_end_does_not_say_how_the_job_stands_now():

@@ -397,3 +397,23 @@ print("lives", flush=True)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "lives\n"), done.stderr
+
+
+def test_who_connects_again_begins_with_nothing_open_and_each_name_keeps_its_own_limit(page):
+    with nvrx_async.connect() as rank:
+        left = rank.steps(3)
+        next(left)
+        with rank.section("save", limit_s=5.0):
+            pass
+    with nvrx_async.connect() as rank:
+        rank.heartbeat()
+        view = seen(page)
+        assert view.sections == ()
+        assert view.principal.open_sections == 0
+        with rank.section("evaluate"), rank.section("save"):
+            limits = {one.name: one.limit_s for one in seen(page).sections}
+        assert limits == {"evaluate": None, "save": 5.0}
+        next(left)  # the iterator of the first connection reports to nobody
+        assert seen(page).sections == ()
+    counts = {one.name: one.seen for one in seen(page).names}
+    assert counts == {"step": 0, "save": 2, "evaluate": 1}
