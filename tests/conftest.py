@@ -59,9 +59,9 @@ class WholeRun:
         self.before = leaks.shared_memory()
         self.left: list[str] = []
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Iterator[None]:
-        """Fail the run for what is left."""
+        """Fail the run for what is left: around the end of the processes, inside the one that prints the summary."""
         yield
         self.left = leaks.left_in_shared_memory(self.before)
         if self.left:
