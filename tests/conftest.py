@@ -42,12 +42,35 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[WIDER] = []
     config.pluginmanager.register(WiderFixtures())
     os.environ[leaks.MARK] = SESSION
+    if getattr(config.option, "numprocesses", None):
+        config.pluginmanager.register(WholeRun())
     # A shell ignores SIGINT for what it starts in the background; programs under test are to get it all the same.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.path.extend(str(room) for room in sorted(Path(__file__).parent.iterdir()) if room.is_dir())
     inherited = os.environ.get("PYTHONPATH")
     paths = [*(str(root.parent) for root in ROOTS), *([inherited] if inherited else [])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+
+
+class WholeRun:
+    """Shared memory that tests in several processes leave behind, looked at when all of them are gone."""
+
+    def __init__(self) -> None:
+        self.before = leaks.shared_memory()
+        self.left: list[str] = []
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Iterator[None]:
+        """Fail the run for what is left: around the end of the processes, inside the one that prints the summary."""
+        yield
+        self.left = leaks.left_in_shared_memory(self.before)
+        if self.left:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Name it."""
+        for name in self.left:
+            terminalreporter.write_line(f"ERROR the tests left behind: /dev/shm/{name}", red=True)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

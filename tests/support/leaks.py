@@ -15,7 +15,7 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,8 +74,18 @@ def take(mark: str) -> Resources:
         frozenset(_processes(mark)),
         frozenset(_descriptors()),
         frozenset(threading.enumerate()),
-        frozenset(os.listdir(SHARED_MEMORY)) if SHARED_MEMORY.exists() else frozenset(),
+        frozenset(shared_memory()),
     )
+
+
+def shared_memory() -> list[str]:
+    """Names of what lies in shared memory."""
+    return os.listdir(SHARED_MEMORY) if SHARED_MEMORY.exists() else []
+
+
+def left_in_shared_memory(before: Iterable[str]) -> list[str]:
+    """Names of what came since and is nobody else's."""
+    return sorted(name for name in set(shared_memory()) - set(before) if not _is_someone_elses(name))
 
 
 def left_over(mark: str, allowed: Resources) -> list[str]:
@@ -177,7 +187,8 @@ def _descriptors() -> Iterator[tuple[int, str]]:
 def _is_someone_elses(name: str) -> bool:
     """Whether it vanished meanwhile, a process that is not of this session has it open, or nobody can tell whose it is.
 
-    Shared memory carries no mark: beside another session of tests on this machine it proves nothing.
+    Shared memory carries no mark: beside another session of tests on this machine it proves nothing. Of tests run
+    in several processes each is such a session to the others, and the one above them looks when they are gone.
     """
     path = SHARED_MEMORY / name
     if not path.exists() or _another_session_is_at_work():
