@@ -38,6 +38,7 @@ from nvrx_async.rounds.member import SIGNAL_BASE, Member
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.promises import Book
 from nvrx_async.rounds.tolerance import Tolerance
+from nvrx_launcher import log_folder
 from nvrx_launcher.addresses import interface_address, unreachable
 from nvrx_launcher.agent_inject import FailPoints, orders
 from nvrx_launcher.clock import boottime_s, now
@@ -71,7 +72,7 @@ from nvrx_launcher.terminal import terminal_size
 from nvrx_launcher.time_limit import ending_by, time_limit
 from nvrx_launcher.tracing import begin_tracing
 from nvrx_launcher.warm import WarmCrew
-from nvrx_launcher.workers import RankJob, first_attempt
+from nvrx_launcher.workers import RankJob
 
 SERVER_LINGER_S = 10.0
 """How long an etcd started here waits for the job's other agents to read the outcome and leave."""
@@ -225,8 +226,7 @@ class _Agent:
 
     async def _reach_and_live(self) -> int:
         folder = self._config.logs.folder
-        await anyio.Path(folder).mkdir(parents=True, exist_ok=True)
-        self._first_attempt = await anyio.to_thread.run_sync(first_attempt, folder)
+        self._first_attempt = await log_folder.made(folder)
         left = await anyio.to_thread.run_sync(sweep_orphans, self._config.run_id)
         if left:
             self._warn(f"ended what an earlier agent of this job had left here: {', '.join(left)}")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import anyio
 
+from nvrx_async.aside import aside
+
 _FILES = ("stdout.log", "stderr.log")
 
 
@@ -30,7 +32,7 @@ class LogCount:
         """
         async with self._looking:
             still = set(alive())
-            sizes = await anyio.to_thread.run_sync(self._sizes, tuple(self._counted), abandon_on_cancel=True)
+            sizes = await aside(self._sizes, tuple(self._counted))
             new = sum(max(size - self._counted[folder], 0) for folder, size in sizes.items())
             for folder, size in sizes.items():
                 if folder in still:
