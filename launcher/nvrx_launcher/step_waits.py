@@ -61,7 +61,7 @@ class StepWaits:
         while True:
             news = self._news
             self._say_on(self._watched(number))
-            await anyio.sleep(SEEN_AFTER_S)
+            await anyio.sleep_until(anyio.current_time() + SEEN_AFTER_S)
             if all(_has_come(page, step) for page in self._watched(number)):
                 return
             await news.wait()
