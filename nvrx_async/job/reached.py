@@ -31,22 +31,27 @@ async def until_reached(ask: Ask, silence: tuple[type[Exception], ...], status: 
     limiter = anyio.CapacityLimiter(ASKED_AT_ONCE)
     payload = {"round": status.round, "step": step, "within_s": REACHED_WITHIN_S}
 
-    async def one(address: str) -> None:
-        again_s = _AGAIN_S
-        while True:
-            try:
-                async with limiter:  # all have to come: the order in which they are asked costs no time
-                    answer = await ask(address, REACHED, payload, REACHED_WITHIN_S + _LEEWAY_S)
-            except (
-                silence
-            ):  # not there yet, not there any more, or another version: the caller looks at changes
-                await anyio.sleep(again_s)
-                again_s = min(2 * again_s, _LONGEST_S)
-            else:
-                if answer.get("reached"):
-                    return
-                again_s = _AGAIN_S
-
     async with anyio.create_task_group() as tasks:
         for address in addresses:
-            tasks.start_soon(one, address)
+            tasks.start_soon(_come, ask, silence, limiter, address, payload)
+
+
+async def _come(
+    ask: Ask,
+    silence: tuple[type[Exception], ...],
+    limiter: anyio.CapacityLimiter,
+    address: str,
+    payload: Mapping[str, Any],
+) -> None:
+    again_s = _AGAIN_S
+    while True:
+        try:
+            async with limiter:  # all have to come: the order in which they are asked costs no time
+                answer = await ask(address, REACHED, payload, REACHED_WITHIN_S + _LEEWAY_S)
+        except silence:  # not there yet, not there any more, or another version: the caller looks at changes
+            await anyio.sleep(again_s)
+            again_s = min(2 * again_s, _LONGEST_S)
+        else:
+            if answer.get("reached"):
+                return
+            again_s = _AGAIN_S
