@@ -33,6 +33,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 BEFORE = pytest.StashKey[leaks.Resources]()
+AFTER = pytest.StashKey[leaks.Resources]()
 WIDER = pytest.StashKey[list[leaks.Resources]]()
 SESSION = uuid.uuid4().hex
 
@@ -77,7 +78,8 @@ class WholeRun:
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     """Look at what exists before any fixture of the test; orphans of an agent are nobody's here."""
     leaks.adopt_no_orphans()
-    item.stash[BEFORE] = leaks.take(SESSION)
+    # Looking takes as long as many a test: what was there after the last one is what is there before the next.
+    item.stash[BEFORE] = item.config.stash.get(AFTER, None) or leaks.take(SESSION)
     return (yield)
 
 
@@ -105,7 +107,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     """Look again when all fixtures of the test are gone."""
     result = yield
     allowed = functools.reduce(leaks.Resources.__or__, item.config.stash[WIDER], item.stash[BEFORE])
-    left = leaks.left_over(SESSION, allowed)
+    left, item.config.stash[AFTER] = leaks.settled(SESSION, allowed)
     assert not left, f"{item.nodeid} left behind:\n  " + "\n  ".join(left)
     return result
 

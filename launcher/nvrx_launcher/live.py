@@ -17,7 +17,8 @@ from nvrx_async.job.live import LiveNode, LiveRank
 from nvrx_async.job.times import earlier
 from nvrx_async.ranklink.page import PageView
 from nvrx_async.rounds.events import Now
-from nvrx_launcher.rank_watch import RankLook, RankWatch
+from nvrx_launcher.rank_watch import RankWatch
+from nvrx_launcher.rank_watch_round import RankLook
 
 MOST_LOOKS = 8
 LOOK_LIMIT_S = 0.5

@@ -38,7 +38,7 @@ PAUSE_S = 5.0
 To be at least twice the interval of its lease renewals, which are such signs."""
 
 _LOOKS_PER_TIMEOUT = 4
-_ASK_AHEAD_S = 1.0
+ASK_AHEAD_S = 1.0
 """So long before a deadline other nodes are asked for the first time, or a quarter of the time-out if that is less."""
 
 
@@ -115,13 +115,14 @@ class HangMonitor:
         known: Mapping[str, float],
         expected: bool,
         pause_s: float = PAUSE_S,
+        ask_ahead_s: float = ASK_AHEAD_S,
         first_rank: int = 0,
         node: str = "",
     ) -> None:
         self._policy = policy
         self._first_rank = first_rank
         self._node = node
-        self._ahead_s = min(_ASK_AHEAD_S, policy.timeout_s / _LOOKS_PER_TIMEOUT)
+        self._ahead_s = min(ask_ahead_s, policy.timeout_s / _LOOKS_PER_TIMEOUT)
         self._pause_s = pause_s
         self._ranks = {local_rank: _Rank(now_s) for local_rank in ranks}
         self._known = dict(known)

@@ -24,6 +24,9 @@ OF_ROUND = "of_round"
 PROBES = "probes"
 """Key of the first shard's `extra` of a world: at which address each recorded agent answers questions, by node id."""
 
+FIRST_PROBE = "first_probe"
+"""Key of an assignment's `extra`: at which address the agent of rank 0 answers questions."""
+
 IMPORTS = "imports"
 """Key of `extra` of rounds, assignments and reports: modules that ranks imported: file, variables changed before."""
 

@@ -24,6 +24,7 @@ from nvrx_async.etcd.types import (
 from nvrx_async.job.codec import encode
 from nvrx_async.job.keys import AttemptKeys, current
 from nvrx_async.job.records import (
+    FIRST_PROBE,
     PROBES,
     REGISTERED,
     SEATS_PER_SHARD,
@@ -182,7 +183,9 @@ class Office:
             master_address=sealed.master.address,
             master_port=sealed.master.master_port,
             process=node.process if node is not None else None,
-            extra=handed_on(now_round.extra) | (_registered(node) if node is not None else {}),
+            extra=handed_on(now_round.extra)
+            | (_registered(node) if node is not None else {})
+            | _first_probe(sealed),
         )
 
     def _outcome(self, now_round: Round, outcome: Outcome) -> tuple[Operation, ...]:
@@ -243,6 +246,12 @@ def _running(now_round: Round, sealed: Sealed, token: str, utc: str) -> Round:
 
 def _world_size(seats: tuple[Seat, ...]) -> int:
     return seats[-1].first_rank + seats[-1].slots
+
+
+def _first_probe(sealed: Sealed) -> dict[str, str]:
+    """Whom to ask where a world is too large for everybody to know it."""
+    probe = sealed.probes.get(sealed.seats[0].node_id)
+    return {FIRST_PROBE: probe} if probe and len(sealed.seats) > 1 else {}
 
 
 def _shards(sealed: Sealed) -> list[WorldShard]:

@@ -60,7 +60,12 @@ class Resources:
         return command != b"" and any(command == running for _, _, running in self.processes)
 
     def __bool__(self) -> bool:
-        return bool(self.processes or self.descriptors or self.threads or self.shared_memory)
+        return self.is_private or bool(self.shared_memory)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether some of it can be nobody else's."""
+        return bool(self.processes or self.descriptors or self.threads)
 
 
 def adopt_no_orphans() -> None:
@@ -90,14 +95,23 @@ def left_in_shared_memory(before: Iterable[str]) -> list[str]:
 
 def left_over(mark: str, allowed: Resources) -> list[str]:
     """Names of all that is there and not allowed, after what is on its way out had SETTLE_S to leave."""
-    left = take(mark) - allowed
+    return settled(mark, allowed)[0]
+
+
+def settled(mark: str, allowed: Resources) -> tuple[list[str], Resources]:
+    """What is there and not allowed, after what is on its way out had SETTLE_S to leave; and all that is there."""
+    there = take(mark)
+    left = there - allowed
     if left:
         gc.collect()  # what only a reference cycle holds is no leak of the product
     deadline = time.monotonic() + SETTLE_S
     while left and time.monotonic() < deadline:
+        if not left.is_private and all(_is_someone_elses(name) for name in left.shared_memory):
+            break
         time.sleep(0.01)  # descriptors of gRPC's own threads and orphans' exits announce themselves to nobody
-        left = take(mark) - allowed
-    return sorted(_described(left))
+        there = take(mark)
+        left = there - allowed
+    return sorted(_described(left)), there
 
 
 def _described(left: Resources) -> Iterator[str]:
