@@ -118,7 +118,7 @@ def own_nodes(folder: Path, ttl: int, by: str) -> Iterator[Nodes]:
         endpoints = [f"{net.address(number)}:{PORT}" for number in range(NODES)]
         stack.callback(forget, endpoints)
         command = ours(endpoints, folder, ttl)
-        prefix = [host.command() for host in net.hosts]
+        prefix = [host.command("env", "GLOO_SOCKET_IFNAME=net0") for host in net.hosts]
         yield stack.enter_context(launched(folder, command, on=lambda n: prefix[n], cut=net.cut))
 
 
