@@ -14,6 +14,8 @@ PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
 	$$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
+# Tests wait more than they compute: three processes keep two cores busy. Files of whole jobs come first.
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 CODE := $(wildcard nvrx_async launcher telemetry tests examples benchmarks)
 BENCHMARKS := $(sort $(wildcard benchmarks/[a-z]*.py))
 
@@ -47,10 +49,10 @@ demo: $(READY) ## train with a rank killed half-way, then show what etcd holds
 	@$(BIN)/python examples/demo.py
 
 test: lint etcd ## lint, types, laws and all tests but soak (PYTEST_ARGS=… is passed on)
-	@$(BIN)/python -m pytest -m 'not soak' $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m 'not soak' $(PARALLEL) $(PYTEST_ARGS)
 
 unit: $(READY) ## tests that start no whole job
-	@$(BIN)/python -m pytest -m 'not e2e and not soak' $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m 'not e2e and not soak' $(PARALLEL) $(PYTEST_ARGS)
 
 soak: $(READY) etcd ## the long runs (many more examples, repeated crashes)
 	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m soak $(PYTEST_ARGS)

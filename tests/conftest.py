@@ -33,6 +33,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 BEFORE = pytest.StashKey[leaks.Resources]()
+AFTER = pytest.StashKey[leaks.Resources]()
 WIDER = pytest.StashKey[list[leaks.Resources]]()
 SESSION = uuid.uuid4().hex
 
@@ -42,6 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[WIDER] = []
     config.pluginmanager.register(WiderFixtures())
     os.environ[leaks.MARK] = SESSION
+    if getattr(config.option, "numprocesses", None):
+        config.pluginmanager.register(WholeRun())
     # A shell ignores SIGINT for what it starts in the background; programs under test are to get it all the same.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.path.extend(str(room) for room in sorted(Path(__file__).parent.iterdir()) if room.is_dir())
@@ -50,11 +53,33 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
 
 
+class WholeRun:
+    """Shared memory that tests in several processes leave behind, looked at when all of them are gone."""
+
+    def __init__(self) -> None:
+        self.before = leaks.shared_memory()
+        self.left: list[str] = []
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Iterator[None]:
+        """Fail the run for what is left: around the end of the processes, inside the one that prints the summary."""
+        yield
+        self.left = leaks.left_in_shared_memory(self.before)
+        if self.left:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Name it."""
+        for name in self.left:
+            terminalreporter.write_line(f"ERROR the tests left behind: /dev/shm/{name}", red=True)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     """Look at what exists before any fixture of the test; orphans of an agent are nobody's here."""
     leaks.adopt_no_orphans()
-    item.stash[BEFORE] = leaks.take(SESSION)
+    # Looking takes as long as many a test: what was there after the last one is what is there before the next.
+    item.stash[BEFORE] = item.config.stash.get(AFTER, None) or leaks.take(SESSION)
     return (yield)
 
 
@@ -82,7 +107,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     """Look again when all fixtures of the test are gone."""
     result = yield
     allowed = functools.reduce(leaks.Resources.__or__, item.config.stash[WIDER], item.stash[BEFORE])
-    left = leaks.left_over(SESSION, allowed)
+    left, item.config.stash[AFTER] = leaks.settled(SESSION, allowed)
     assert not left, f"{item.nodeid} left behind:\n  " + "\n  ".join(left)
     return result
 

@@ -25,8 +25,8 @@ from nvrx_async.etcd import (
     parse_endpoint,
 )
 from nvrx_async.job.keys import AttemptKeys
-from nvrx_async.job.live import LIVE
-from nvrx_async.job.records import Ending, Outcome, RankEnd
+from nvrx_async.job.live import LIVE, REACHED
+from nvrx_async.job.records import Ending, Outcome
 from nvrx_async.probe import Handler, QuestionRefusedError
 from nvrx_async.rounds.coordinator import Coordinator
 from nvrx_async.rounds.effects import Finish, Finished, Notice, Registered, RoundRunning, Waiting
@@ -38,6 +38,7 @@ from nvrx_async.rounds.member import SIGNAL_BASE, Member
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.promises import Book
 from nvrx_async.rounds.tolerance import Tolerance
+from nvrx_launcher import log_folder
 from nvrx_launcher.addresses import interface_address, unreachable
 from nvrx_launcher.agent_inject import FailPoints, orders
 from nvrx_launcher.clock import boottime_s, now
@@ -49,7 +50,7 @@ from nvrx_launcher.descriptor import console
 from nvrx_launcher.early_exit import EarlyExit
 from nvrx_launcher.errors import KeeperStartError, RequeueError, UsageError
 from nvrx_launcher.exit_codes import ExitCode
-from nvrx_launcher.history import DecisionLog, History
+from nvrx_launcher.history import DecisionLog, History, HistoryThread
 from nvrx_launcher.known_agents import KnownAgent, publish
 from nvrx_launcher.linger import until_all_left
 from nvrx_launcher.live import LiveAnswers
@@ -59,6 +60,7 @@ from nvrx_launcher.palette import palette_for
 from nvrx_launcher.probe_port import serve_probe
 from nvrx_launcher.ranks import NodeRanks
 from nvrx_launcher.reach import WAIT_S, Reached, reach
+from nvrx_launcher.recorded_store import RecordedStore
 from nvrx_launcher.reply_file import write_reply
 from nvrx_launcher.requeue import RequeueHook
 from nvrx_launcher.screen import Screen
@@ -71,7 +73,7 @@ from nvrx_launcher.terminal import terminal_size
 from nvrx_launcher.time_limit import ending_by, time_limit
 from nvrx_launcher.tracing import begin_tracing
 from nvrx_launcher.warm import WarmCrew
-from nvrx_launcher.workers import RankJob, first_attempt
+from nvrx_launcher.workers import RankJob
 
 SERVER_LINGER_S = 10.0
 """How long an etcd started here waits for the job's other agents to read the outcome and leave."""
@@ -139,7 +141,7 @@ class _Agent:
             summary_file=config.logs.summary,
             before_line=output.break_line,
         )
-        self._history = History(config.logs.folder / "history.jsonl", config.job)
+        self._history = HistoryThread(History(config.logs.folder / "history.jsonl", config.job), files.do)
         self._decisions = DecisionLog(config.logs.folder / f"agent-{os.getpid()}.log")
         self._process = this_process(f"{config.run_id}/{secrets.token_hex(8)}")
         self._tracing = begin_tracing(config, environment, self._warn)
@@ -165,6 +167,7 @@ class _Agent:
         self._live_answers = LiveAnswers(self._watch, lambda: crew.ready, now)
         self._handlers: dict[str, Handler] = {
             LIVE: self._live_answers.answer,
+            REACHED: self._watch.steps.answer,
             PROMISE: self._promise,
             SECTIONS: self._watch.sections,
         }
@@ -179,7 +182,7 @@ class _Agent:
             watch=self._watch,
             countdown=self._countdown,
             early=self._early,
-            keep=self._keep_end,
+            keep=self._history.add_end,
             crew=crew,
         )
         self._requeue = RequeueHook(config.requeue, self._say, self._warn)
@@ -224,8 +227,7 @@ class _Agent:
 
     async def _reach_and_live(self) -> int:
         folder = self._config.logs.folder
-        await anyio.Path(folder).mkdir(parents=True, exist_ok=True)
-        self._first_attempt = await anyio.to_thread.run_sync(first_attempt, folder)
+        self._first_attempt = await log_folder.made(folder)
         left = await anyio.to_thread.run_sync(sweep_orphans, self._config.run_id)
         if left:
             self._warn(f"ended what an earlier agent of this job had left here: {', '.join(left)}")
@@ -337,7 +339,11 @@ class _Agent:
                     ),
                 ),
                 mirror,
-                self._points.store(self._tracing.store(EtcdStore(etcd.client, feed))),
+                self._points.store(
+                    self._tracing.store(
+                        RecordedStore(EtcdStore(etcd.client, feed), me.run_id, self._history.add_told)
+                    )
+                ),
                 self._points.ranks(self._tracing.ranks(self._ranks)),
                 now,
                 self._notify,
@@ -539,7 +545,7 @@ class _Agent:
         if isinstance(notice, Waiting) and self._unreachable:
             self._warn(self._unreachable)  # at once: whoever is waited for may never find the way here
             self._unreachable = ""
-        self._files.do(lambda: self._history.add(notice))
+        self._history.add(notice)
         if isinstance(notice, Finished) and not notice.outcome.success:
             self._files.do(lambda: self._reply(notice.outcome))
 
@@ -557,9 +563,6 @@ class _Agent:
         )
         self._screen.do(self._output.settle)
         self._screen.do(lambda: self._console.show(Finished(ended)))
-
-    def _keep_end(self, number: int, end: RankEnd) -> None:
-        self._files.do(lambda: self._history.add_end(number, end))
 
     def _reply(self, outcome: Outcome) -> None:
         """Where what started this agent reads how it failed, as it would of torchrun."""

@@ -19,6 +19,7 @@ from typing import TypeVar, TypeVarTuple
 import anyio
 import anyio.to_thread
 
+from nvrx_async.aside import aside
 from nvrx_async.etcd import (
     ClusterMember,
     ClusterPlan,
@@ -183,7 +184,7 @@ def _names_this_host(endpoints: tuple[Endpoint, ...]) -> bool:
 
 async def resolving(look_up: Callable[[*Ts], T], *what: *Ts) -> T:
     """Look up in a thread that may be left behind: a name server can take half a minute to say nothing."""
-    return await anyio.to_thread.run_sync(look_up, *what, abandon_on_cancel=True)
+    return await aside(look_up, *what)
 
 
 def _version_of(binary: Path) -> str:

@@ -1,23 +1,24 @@
 """Reads a command line by the table of options: what was given, by whom, and the training command.
 
 Options end at the script, whose own arguments are left alone. Values: command line, else environment
-(an empty variable counts as unset), else the table's default.
+(an empty variable counts as unset), else the file of `--config`, else the table's default.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from nvrx_launcher.errors import BadValueError, UsageError
-from nvrx_launcher.option import Given, Inert, Option, Refused, Source
+from nvrx_launcher.errors import UsageError
+from nvrx_launcher.option import Given, Inert, Option, Refused, Source, read
 from nvrx_launcher.options import OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 HELP_NAMES: Final = frozenset({"help", "help_all", "version"})
+PRINT_CONFIG: Final = "print_config"
 _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 _SHORT = 2
 
@@ -26,14 +27,15 @@ _SHORT = 2
 class CommandLine:
     """`program` is the script (or module, or program) and its arguments.
 
-    `asked_for`: a name of HELP_NAMES, or empty. `notices`: lines of options that were given and change
-    nothing.
+    `asked_for`: a name of HELP_NAMES, PRINT_CONFIG, or empty. `notices`: lines of options that were given and
+    change nothing. `outranked`: by option, what others gave who were outranked, the highest first.
     """
 
     given: Mapping[str, Given]
     program: tuple[str, ...]
     notices: tuple[str, ...] = ()
     asked_for: str = ""
+    outranked: Mapping[str, tuple[Given, ...]] = field(default_factory=dict)
 
     def value(self, name: str) -> Any:
         """The value of an option, whoever gave it."""
@@ -41,25 +43,32 @@ class CommandLine:
 
     def as_given(self, name: str) -> str:
         """An option with its value as its giver wrote it, for messages."""
-        one = self.given[name]
-        joint = "=" if one.source is Source.ENVIRONMENT else " "
-        return f"{one.spelled}{joint}{one.text}" if one.text else one.spelled
+        return str(self.given[name])
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> CommandLine:
-    """Read a command line.
+    """Read a command line, and the file that it or the environment names.
 
     Raises:
-        UsageError: an unknown option, a bad or missing value, an option that is refused, or no script.
+        UsageError: an unknown option, a bad or missing value, an option that is refused, a file that cannot be
+            read, or no script.
     """
     words, program = _split(arguments)
     asked_for = next((option.name for option, *_ in words if option.name in HELP_NAMES), "")
     if asked_for:
         return CommandLine({}, program, asked_for=asked_for)
-    given = {option.name: _from_environment(option, environment) for option in OPTIONS}
+    givers: dict[str, list[Given]] = {
+        option.name: _from_environment(option, environment) for option in OPTIONS
+    }
     for option, spelled, value in words:
-        given[option.name] = _read(option, spelled, value, Source.COMMAND_LINE)
-    notices = _notices(given)
+        givers[option.name].insert(0, read(option, spelled, value, Source.COMMAND_LINE))
+    told = _add_file(givers)
+    defaults = {option.name: Given(option.default, Source.DEFAULT, option.shown) for option in OPTIONS}
+    given = {name: ones[0] if ones else defaults[name] for name, ones in givers.items()}
+    notices = (*_notices(given), *told)
+    if given[PRINT_CONFIG].value:
+        outranked = {name: tuple(ones[1:]) for name, ones in givers.items()}
+        return CommandLine(given, program, notices, PRINT_CONFIG, outranked)
     if not program:
         raise UsageError(
             "no training script is named",
@@ -67,6 +76,19 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> CommandLi
             "      nvrx-launch --help shows the options",
         )
     return CommandLine(given, program, notices)
+
+
+def _add_file(givers: dict[str, list[Given]]) -> tuple[str, ...]:
+    """Add what the file says below all others, if one is named; what is to be told of it."""
+    named = next(iter(givers["config"]), None)
+    if named is None:
+        return ()
+    from nvrx_launcher.config_file import read_file  # noqa: PLC0415 - only who has a file pays for YAML
+
+    found = read_file(named)
+    for name, ones in found.given.items():
+        givers[name].extend(ones)
+    return found.notices
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[tuple[Option, str, str | None]], tuple[str, ...]]:
@@ -87,6 +109,8 @@ def _split(arguments: Sequence[str]) -> tuple[list[tuple[Option, str, str | None
             raise _unknown(word, spelled, spellings)
         if option.is_flag and value is not None:
             raise UsageError(f"{spelled} takes no value, but {value!r} was given", f"write {spelled} alone")
+        if value is None and option.bare:
+            value = option.bare
         if not option.is_flag and value is None:
             if not rest or (rest[0].startswith("-") and not _NEGATIVE_NUMBER.fullmatch(rest[0])):
                 raise UsageError(f"{spelled} needs a value", f"{spelled} {option.metavar}")
@@ -118,23 +142,13 @@ def _unknown(word: str, spelled: str, spellings: Mapping[str, Option]) -> UsageE
     return UsageError(f"unknown option {word}", hint)
 
 
-def _from_environment(option: Option, environment: Mapping[str, str]) -> Given:
+def _from_environment(option: Option, environment: Mapping[str, str]) -> list[Given]:
+    """What the first variable says that is set."""
     for variable in option.environment:
         value = environment.get(variable, "")
         if value:
-            return _read(option, variable, value, Source.ENVIRONMENT)
-    return Given(option.default, Source.DEFAULT, option.shown)
-
-
-def _read(option: Option, spelled: str, value: str | None, source: Source) -> Given:
-    if value is None:
-        return Given(value=True, source=source, spelled=spelled)
-    try:
-        return Given(option.parse(value), source, spelled, value)
-    except BadValueError as error:
-        joint = "=" if source is Source.ENVIRONMENT else " "
-        hint = error.hint or f"{option.shown} {option.metavar}"
-        raise UsageError(f"{spelled}{joint}{value}: {error.reason}", hint) from error
+            return [read(option, variable, value, Source.ENVIRONMENT)]
+    return []
 
 
 def _notices(given: Mapping[str, Given]) -> tuple[str, ...]:

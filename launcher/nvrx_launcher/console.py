@@ -5,6 +5,7 @@ A console that fails (a terminal that went away) is silent from then on; the job
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Final, TextIO
 
 from nvrx_async.rounds.effects import Finished, Notice, Waiting
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from nvrx_launcher.story import Story
 
 REPEAT_WAITING_S: Final = 60.0
+SAVE_LIMIT_S: Final = 1.0
 _INDENT = " " * 4
 
 
@@ -108,12 +110,14 @@ class Console:
     def _keep(self, lines: Sequence[str], now: Now) -> None:
         if self._summary_file is None:
             return
-        try:
-            self._summary_file.parent.mkdir(parents=True, exist_ok=True)
-            text = "\n".join([f"{now.utc}", *lines]) + "\n"
-            self._summary_file.write_text(text, encoding="utf-8", errors="backslashreplace")
-        except OSError as error:
-            self.warn(f"the summary could not be written to {self._summary_file}: {error.strerror}")
+        text = "\n".join([f"{now.utc}", *lines]) + "\n"
+        trouble = ["its disk does not answer"]
+        # Its disk may never answer, and the screen is to have the report in any case.
+        writer = threading.Thread(target=_save, args=(self._summary_file, text, trouble), daemon=True)
+        writer.start()
+        writer.join(SAVE_LIMIT_S)
+        if trouble:
+            self.warn(f"the summary could not be written to {self._summary_file}: {trouble[0]}")
 
     def _write(self, lines: Sequence[str]) -> None:
         if self._gone:
@@ -124,6 +128,17 @@ class Console:
             self._stream.flush()
         except (OSError, ValueError):  # the terminal or pipe is gone, or the stream closed
             self._gone = True
+
+
+def _save(path: Path, text: str, trouble: list[str]) -> None:
+    """Write the file; `trouble` holds why it is not there yet, or nothing."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        trouble[:] = [error.strerror or str(error)]
+    else:
+        trouble.clear()
 
 
 def _stamped(lines: Sequence[str], now: Now) -> list[str]:

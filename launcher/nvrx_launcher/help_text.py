@@ -44,13 +44,17 @@ def help_text(*, everything: bool) -> str:
 
 
 def _closing(*, everything: bool) -> str:
-    variables = "Every option of torchrun is also read from PET_<NAME>, ours from NVRX_<NAME>."
-    return variables + "\n" if everything else "nvrx-launch --help-all shows all options.\n"
+    if everything:
+        return "Every option of torchrun is also read from PET_<NAME>, ours from NVRX_<NAME>.\n"
+    return (
+        "nvrx-launch --help-all shows all options. They may stand in a YAML file,\n"
+        "--config FILE; --print-config shows what each one is, and who said so.\n"
+    )
 
 
 def _row(option: Option) -> str:
     short = [spelling for spelling in option.spellings if not spelling.startswith("--")]
-    head = "  " + " ".join([", ".join([*short, option.shown]), *([option.metavar] if option.metavar else [])])
+    head = "  " + ", ".join([*short, option.shown]) + option.usage
     lines = textwrap.wrap(describe(option), WIDTH - _COLUMN)
     if len(head) < _COLUMN - 1:
         head = head.ljust(_COLUMN) + lines.pop(0)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import orjson
 
 from nvrx_async.job.codec import encode
-from nvrx_async.job.records import JobSpec, RankEnd
+from nvrx_async.job.keys import Told
+from nvrx_async.job.records import FaultKind, JobSpec, Phase, RankEnd
 from nvrx_async.rounds.effects import Commanded, Finished, Judged, Notice, Registered, RoundRunning
+from nvrx_launcher.recorded_store import ToldRecord
 
 
 class History:
@@ -41,8 +47,53 @@ class History:
         """Note how a rank of this node ended, and who ended it. Blocks on the disk."""
         self._file.append(b'{"record":"rank_end","round":%d,' % number + encode(end)[1:] + b"\n")
 
+    def add_told(self, told: ToldRecord) -> None:
+        """Note a record of etcd that tells of moments of a round. Blocks on the disk."""
+        try:
+            raw = orjson.loads(told.value)
+        except orjson.JSONDecodeError:
+            return  # no agent wrote that: whoever needs the record says so
+        if not isinstance(raw, dict):
+            return
+        if told.kind is Told.ROUND:
+            if raw.get("phase") != Phase.RUNNING.value:
+                return
+            raw.pop("verdict", None)  # it stands here as the end of the round before
+        else:
+            raw["round"] = told.round
+        if told.kind is Told.REPORT:
+            raw["ends"] = [] if told.own else [_brief(end) for end in raw.get("ends", ())]
+        about = {"record": told.kind.value, "attempt": told.attempt}
+        self._file.append(orjson.dumps({**about, **raw}) + b"\n")
+
     def _append(self, kind: bytes, value: bytes) -> None:
         self._file.append(b'{"record":"' + kind + b'",' + value[1:] + b"\n")
+
+
+def _brief(end: dict[str, Any]) -> dict[str, Any]:
+    """How a rank of another node ended; the last lines of one that was only stopped say nothing."""
+    stopped = end.get("kind") == FaultKind.STOPPED_BY_US.value
+    return {**end, "last_lines": []} if stopped else end
+
+
+class HistoryThread:
+    """A history that is written by another thread. `do` has a job done by it, in order, and never blocks."""
+
+    def __init__(self, history: History, do: Callable[[Callable[[], None]], None]) -> None:
+        self._history = history
+        self._do = do
+
+    def add(self, notice: Notice) -> None:
+        """See `History`."""
+        self._do(lambda: self._history.add(notice))
+
+    def add_end(self, number: int, end: RankEnd) -> None:
+        """See `History`."""
+        self._do(lambda: self._history.add_end(number, end))
+
+    def add_told(self, told: ToldRecord) -> None:
+        """See `History`."""
+        self._do(lambda: self._history.add_told(told))
 
 
 class DecisionLog:

@@ -41,6 +41,7 @@ from nvrx_launcher.keeper_events import (
     StartFailure,
     StartRefused,
 )
+from nvrx_launcher.rank_deaths import TOLD_WITHIN_S, RankDeaths
 from nvrx_launcher.sweep import KEEPER_MARK, MARK, sweep
 from nvrx_launcher.workers import Hook, RankCommand, Release, is_secret
 
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 
 PROGRAM = Path(__file__).absolute().parent / "keeper" / "__main__.py"
 
+SWEEP_WITHIN_S = 10.0
+"""How long what a lost keeper left is killed again and again; then its node is unfit."""
 _READY_WITHIN_S = 10.0
 _LEAVE_WITHIN_S = 12.0
 _EVENTS: Mapping[str, Callable[..., KeeperEvent]] = {
@@ -67,6 +70,8 @@ _EVENTS: Mapping[str, Callable[..., KeeperEvent]] = {
 # How late a keeper may be with a kill before it is taken for stuck (frozen, or in a write that never ends).
 _FENCE_SLACK_S = 0.3
 _KILL_SLACK_S = 2.0
+# How long a keeper that was killed may take to die; one that waits for a disk may never.
+_DYING_S = 0.3
 # The agent may have been frozen itself: reports that wait in the socket are read before the keeper is judged.
 _SECOND_LOOK_S = 0.3
 
@@ -82,6 +87,7 @@ class Keeper:
         generation: int,
         tag: str,
         unkillable_after_s: float,
+        told_within_s: float = TOLD_WITHIN_S,
     ) -> None:
         self.generation = generation
         self.pid = process.pid
@@ -103,6 +109,9 @@ class Keeper:
         self._fenced = False
         self._gone_by_s = math.inf
         self._judgement: asyncio.TimerHandle | None = None
+        self._stuck = False
+        self._reading = anyio.CancelScope()
+        self._deaths = RankDeaths(told_within_s, self._judge_later)
 
     @classmethod
     @asynccontextmanager
@@ -114,6 +123,7 @@ class Keeper:
         python: str = sys.executable,
         program: Path = PROGRAM,
         unkillable_after_s: float = 10.0,
+        told_within_s: float = TOLD_WITHIN_S,
     ) -> AsyncIterator[Keeper]:
         """Start a keeper; at the end everything it started is killed and it is gone, within 12 s or by force.
 
@@ -134,6 +144,7 @@ class Keeper:
             generation=generation,
             tag=tag,
             unkillable_after_s=unkillable_after_s,
+            told_within_s=told_within_s,
         )
         # Not in a task group, which would wrap errors of the caller's body; `_close` waits for its end.
         serving = asyncio.create_task(keeper._serve(), name=f"keeper {generation}")
@@ -215,16 +226,18 @@ class Keeper:
         """Read reports until the keeper is gone, then clear up after it."""
         decoder = frames.Decoder()
         try:
-            while data := await self._reader.read(1 << 16):
-                for message in decoder.feed(data):
-                    self._on_report(message)
+            with self._reading:
+                while data := await self._reader.read(1 << 16):
+                    for message in decoder.feed(data):
+                        self._on_report(message)
         except ConnectionError:
             pass  # it died with orders unread
         except FrameError:
             self._kill()  # what it says means nothing any more
         self._lost = True
+        self._deaths.forget_all()
         self._judge_later()
-        await _death(self._process, _LEAVE_WITHIN_S)
+        await _death(self._process, 0.0 if self._stuck else _LEAVE_WITHIN_S)
         await self._clear_up()
         self._reports.close()
 
@@ -241,6 +254,9 @@ class Keeper:
         if isinstance(event, RankStarted):
             self._started = True
             self._sessions.add(event.pid)
+            self._deaths.watch(event.local_rank, event.pid)
+        elif isinstance(event, RankExited):
+            self._deaths.told(event.local_rank)
         elif isinstance(event, Fenced):
             self._fenced = True
             self._expect_gone(0)
@@ -254,6 +270,7 @@ class Keeper:
     def _over(self, number: int) -> None:
         if self._round == number:
             self._round = None
+            self._deaths.forget_all()
             self._judge_later()
 
     # --- a keeper that is stuck ----------------------------------------------------------------------------
@@ -270,7 +287,7 @@ class Keeper:
             return math.inf
         t_s = max(self._good_until_s, self._promised_until_s)
         fence_s = math.inf if self._fenced else t_s + _FENCE_SLACK_S
-        return min(fence_s, self._gone_by_s)
+        return min(fence_s, self._gone_by_s, self._deaths.overdue_at_s)
 
     def _judge_later(self) -> None:
         if self._judgement is not None:
@@ -289,9 +306,15 @@ class Keeper:
     def _judge(self) -> None:
         """Ranks must not live on under a frozen keeper: its death is theirs (parent-death signal)."""
         if boottime_s() >= self._overdue_at_s():
-            self._kill()
+            self._give_up()
         else:
             self._judge_later()
+
+    def _give_up(self) -> None:
+        """Kill a keeper that is stuck. One that waits for a disk cannot die; what it started is ended without it."""
+        self._stuck = True
+        self._kill()
+        asyncio.get_running_loop().call_later(_DYING_S, self._reading.cancel)
 
     def _kill(self) -> None:
         # Not reaped before `_death`, so the pid is its own.
@@ -317,8 +340,9 @@ class Keeper:
             self._writer.write_eof()
         await asyncio.wait({serving}, timeout=_LEAVE_WITHIN_S)
         if not serving.done():
-            self._kill()
+            self._give_up()
         await serving
+        self._deaths.forget_all()
         self._writer.close()
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()
@@ -329,10 +353,15 @@ class Keeper:
         if self._closing and self._process.returncode == 0:
             return
         swept = await anyio.to_thread.run_sync(
-            functools.partial(sweep, self._tag, sessions=frozenset(self._sessions))
+            functools.partial(sweep, self._tag, sessions=frozenset(self._sessions), within_s=SWEEP_WITHIN_S)
         )
         if not self._closing:
-            lost = KeeperLost(self.generation, _how(self._process), self._round, swept.killed, swept.alive)
+            how = (
+                _how(self._process)
+                if self._process.returncode is not None
+                else "stuck: not even SIGKILL ends it"
+            )
+            lost = KeeperLost(self.generation, how, self._round, swept.killed, swept.alive)
             self._reports.send_nowait(lost)
 
 
@@ -370,7 +399,7 @@ def _spawn(command: Sequence[str], fd: int, env: Mapping[str, str]) -> subproces
 
 
 async def _death(process: subprocess.Popen[bytes], within_s: float) -> None:
-    """Wait for the exit of a keeper that closed its socket, by force at the end, and reap it."""
+    """Wait for the exit of a keeper that closed its socket, by force at the end, and reap it if it dies of that."""
     pidfd = os.pidfd_open(process.pid)
     dead = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -380,7 +409,8 @@ async def _death(process: subprocess.Popen[bytes], within_s: float) -> None:
             await dead.wait()
         if not dead.is_set():
             process.kill()
-            await dead.wait()
+            with anyio.move_on_after(_DYING_S):
+                await dead.wait()
     finally:
         loop.remove_reader(pidfd)
         os.close(pidfd)

@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nvrx_launcher.command_line import CommandLine, parse
+from nvrx_launcher.command_line import PRINT_CONFIG, CommandLine, parse
 from nvrx_launcher.errors import UsageError
 from nvrx_launcher.exit_codes import ExitCode
 from nvrx_launcher.palette import Palette, palette_for
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_closed_streams()
     try:
         line = parse(sys.argv[1:] if argv is None else argv, os.environ)
-        code = _answer(line.asked_for) if line.asked_for else _launch(line)
+        code = _answer(line) if line.asked_for else _launch(line)
     except KeyboardInterrupt:  # Ctrl-C before the agent took over: nothing runs yet
         return _INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the outermost frame: whatever comes is reported here, once
@@ -78,8 +78,10 @@ def _bound(config: LaunchConfig, mode: str, visible: str | None) -> LaunchConfig
     return replace(config, workers=replace(config.workers, cpus=cpus))
 
 
-def _answer(asked_for: str) -> int:
-    if asked_for == "version":
+def _answer(line: CommandLine) -> int:
+    if line.asked_for == PRINT_CONFIG:
+        text = _options(line)
+    elif line.asked_for == "version":
         from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - 20 ms that help saves
 
         try:
@@ -89,10 +91,23 @@ def _answer(asked_for: str) -> int:
     else:
         from nvrx_launcher.help_text import help_text  # noqa: PLC0415 - not for a launch
 
-        text = help_text(everything=asked_for == "help_all")
+        text = help_text(everything=line.asked_for == "help_all")
     with suppress(BrokenPipeError):  # its reader has seen enough
         sys.stdout.write(text)
     return ExitCode.DONE
+
+
+def _options(line: CommandLine) -> str:
+    import shutil  # noqa: PLC0415 - not for a launch
+
+    from nvrx_launcher.print_config import print_config  # noqa: PLC0415 - not for a launch
+
+    for notice in line.notices:
+        _tell(f"{_palette().quiet('note:')} {notice}")
+    terminal = sys.stdout.isatty()
+    palette = palette_for(terminal=terminal, environment=os.environ)
+    width = shutil.get_terminal_size().columns if terminal else None
+    return print_config(line, line.value(PRINT_CONFIG), palette, width)
 
 
 def _report(error: Exception) -> int:

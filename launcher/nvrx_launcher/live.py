@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import anyio.to_thread
+import anyio
 import orjson
 
+from nvrx_async.aside import aside
 from nvrx_async.job.codec import encode
 from nvrx_async.job.live import LiveNode, LiveRank
 from nvrx_async.job.times import earlier
 from nvrx_async.ranklink.page import PageView
 from nvrx_async.rounds.events import Now
-from nvrx_launcher.rank_watch import RankLook, RankWatch
+from nvrx_launcher.rank_watch import RankWatch
+from nvrx_launcher.rank_watch_round import RankLook
 
+MOST_LOOKS = 8
+LOOK_LIMIT_S = 0.5
 STEP = "step"
 """The section that `Rank.steps` opens around each step: a step is told as a number, not as a section."""
 
@@ -29,6 +34,7 @@ class LiveAnswers:
         self._warm = warm
         self._clock = clock
         self.node_id = ""
+        self._may_look = threading.Semaphore(MOST_LOOKS)
         self._renewal_s: float | None = None
 
     def renewed(self, sent_at_s: float) -> None:
@@ -39,7 +45,7 @@ class LiveAnswers:
         """A handler of the probe port; the question has no parts."""
         del payload
         number, looks = self._watch.looks()
-        sizes = await anyio.to_thread.run_sync(_sizes, [look.folder for look in looks])
+        sizes = await self._output_bytes([look.folder for look in looks])
         now = self._clock()
         marks = self._watch.marks(number) if number is not None else {}
         told = LiveNode(
@@ -52,6 +58,20 @@ class LiveAnswers:
         )
         answer: dict[str, Any] = orjson.loads(encode(told))
         return answer
+
+    async def _output_bytes(self, folders: list[Path]) -> list[int]:
+        """Of each folder's logs; zeros from a disk that does not answer, which few look at at once."""
+
+        def look() -> list[int]:
+            try:
+                return _sizes(folders)
+            finally:
+                self._may_look.release()
+
+        if self._may_look.acquire(blocking=False):
+            with anyio.move_on_after(LOOK_LIMIT_S):
+                return await aside(look)
+        return [0] * len(folders)
 
 
 def _rank(look: RankLook, output_bytes: int) -> LiveRank:
@@ -68,6 +88,7 @@ def _rank(look: RankLook, output_bytes: int) -> LiveRank:
         section=section[0] if section else "",
         section_s=round(section[1], 3) if section else 0.0,
         output_bytes=output_bytes,
+        log=str(look.folder),
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nvrx_launcher.help_text import default_text
 from nvrx_launcher.option import Inert, Option, Refused
-from nvrx_launcher.options import OPTIONS
+from nvrx_launcher.options import FILE, HELP, OPTIONS
 
 BEGIN = "<!-- options: made by python -m nvrx_launcher.migration_doc -->"
 END = "<!-- options: end -->"
@@ -29,7 +29,9 @@ def with_table(page: str) -> str:
 def _is_torchruns(option: Option) -> bool:
     """Options that only we have take their variable from NVRX_ alone."""
     variables = option.environment
-    return option.group != "Help" and (not variables or any(name.startswith("PET_") for name in variables))
+    return option.group not in (FILE, HELP) and (
+        not variables or any(name.startswith("PET_") for name in variables)
+    )
 
 
 def _row(option: Option) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from nvrx_launcher.errors import BadValueError, UsageError
 from nvrx_launcher.values import switch, text
 
 if TYPE_CHECKING:
@@ -16,8 +17,9 @@ class Source(IntEnum):
     """Who gave a value; a higher one outranks a lower one."""
 
     DEFAULT = 0
-    ENVIRONMENT = 1
-    COMMAND_LINE = 2
+    FILE = 1
+    ENVIRONMENT = 2
+    COMMAND_LINE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,9 @@ class Option:
 
     `spellings`: the first is the one that is shown. `environment`: variables that give the value when the
     command line does not, in order. `metavar`: how the value is called, empty for a flag. `default_text`:
-    the default in words where the value does not say it. `common`: shown by `--help`.
+    the default in words where the value does not say it. `common`: shown by `--help`. `bare`: the value where the
+    option stands alone; another one is written in the same word, after `=`. `in_file`: whether `--config` may
+    name it.
     """
 
     name: str
@@ -64,6 +68,15 @@ class Option:
     environment: tuple[str, ...] = ()
     status: Status = WORKS
     common: bool = False
+    bare: str = ""
+    in_file: bool = True
+
+    @property
+    def usage(self) -> str:
+        """What is written after a spelling: ` VALUE`, `[=VALUE]`, or nothing."""
+        if self.bare:
+            return f"[={self.metavar}]"
+        return f" {self.metavar}" if self.metavar else ""
 
     @property
     def is_flag(self) -> bool:
@@ -78,7 +91,11 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The value of an option in this run; `spelled` is how its giver wrote the option or the variable."""
+    """The value of an option in this run.
+
+    `spelled` is how its giver wrote the option or the variable, with file and line where it stands in one; `text`
+    how the giver wrote the value.
+    """
 
     value: Any
     source: Source
@@ -89,6 +106,30 @@ class Given:
     def by_user(self) -> bool:
         """Whether a person gave it, rather than the table."""
         return self.source is not Source.DEFAULT
+
+    def __str__(self) -> str:
+        """Option and value as their giver wrote them, for messages."""
+        return f"{self.spelled}{_JOINTS[self.source]}{self.text}" if self.text else self.spelled
+
+
+_JOINTS = {Source.DEFAULT: " ", Source.FILE: ": ", Source.ENVIRONMENT: "=", Source.COMMAND_LINE: " "}
+
+
+def read(option: Option, spelled: str, value: str | None, source: Source) -> Given:
+    """What somebody gave for an option; None for a flag that stands alone.
+
+    Raises:
+        UsageError: the text cannot be a value of this option.
+    """
+    if value is None:
+        return Given(value=True, source=source, spelled=spelled)
+    try:
+        return Given(option.parse(value), source, spelled, value)
+    except BadValueError as error:
+        hint = error.hint or f"{option.shown} {option.metavar}"
+        if source is Source.FILE:
+            hint = hint.replace(f"{option.shown} ", f"{option.name}: ") if option.metavar else "true or false"
+        raise UsageError(f"{Given(None, source, spelled, value)}: {error.reason}", hint) from error
 
 
 def both(long: str, *short: str) -> tuple[str, ...]:

@@ -17,9 +17,10 @@ OUTPUT: Final = "Output"
 TELEMETRY: Final = "Telemetry"
 NODE: Final = "This node"
 ETCD: Final = "etcd"
+FILE: Final = "Options in a file"
 TORCHRUN: Final = "Taken for torchrun's sake"
 HELP: Final = "Help"
-GROUPS: Final = (SIZE, MEETING, PROGRAM, FAILURE, OUTPUT, TELEMETRY, NODE, ETCD, TORCHRUN, HELP)
+GROUPS: Final = (SIZE, MEETING, PROGRAM, FAILURE, OUTPUT, TELEMETRY, NODE, ETCD, FILE, TORCHRUN, HELP)
 
 DEFAULT_JOIN_TIMEOUT_S: Final = 600.0
 DEFAULT_LAST_CALL_S: Final = 30.0
@@ -205,6 +206,7 @@ _FAILURE = (
     ours(
         "--takeover",
         group=FAILURE,
+        in_file=False,  # said for one start, by who has looked
         doc="Begin at once where the job's last attempt left no verdict: you know that its ranks are dead.",
     ),
     ours(
@@ -222,7 +224,7 @@ _FAILURE = (
         metavar="SECONDS",
         parse=values.seconds(1),
         default_text="twice --hang-timeout",
-        doc="A rank that reports nothing for this long after its start is hung, as is one that does not end.",
+        doc="A rank without a report for this long after its start is hung, as is one that stands still at its end.",
     ),
     ours(
         "--hang-action",
@@ -230,7 +232,7 @@ _FAILURE = (
         metavar="restart|kill-suspects|report",
         parse=values.choice("restart", "kill-suspects", "report"),
         default="restart",
-        doc="What a hang leads to. Suspects are ranks that report nothing and stand still.",
+        doc="What a hang leads to. Suspects report nothing and stand still, or work on long after their end.",
     ),
     ours(
         "--warm-workers",
@@ -493,6 +495,29 @@ _ETCD = (
     ours("--etcd-password-file", group=ETCD, metavar="FILE", doc="File whose first line is the password."),
 )
 
+_FILE = (
+    Option(
+        name="config",
+        spellings=(*both("--config"), *both("--ft-cfg-path")),
+        environment=("NVRX_CONFIG", "PET_FT_CFG_PATH"),
+        group=FILE,
+        metavar="FILE",
+        in_file=False,
+        doc="YAML file with options by name, such as `max_restarts: 3`. Environment and command line outrank it. "
+        "A section fault_tolerance of ft_launcher is read too.",
+    ),
+    Option(
+        name="print_config",
+        spellings=both("--print-config"),
+        group=FILE,
+        metavar="table|json|yaml",
+        parse=values.choice("table", "json", "yaml"),
+        bare="table",
+        in_file=False,
+        doc="Show the value of every option and who gave it, and start nothing. yaml: as a file for --config.",
+    ),
+)
+
 _TORCHRUN = (
     torchrun(
         "--monitor-interval",
@@ -539,9 +564,9 @@ _TORCHRUN = (
 )
 
 _HELP = (
-    Option("help", ("--help", "-h"), HELP, "Show the common options.", common=True),
-    Option("help_all", both("--help-all"), HELP, "Show all options.", common=True),
-    Option("version", ("--version",), HELP, "Show the version.", common=True),
+    Option("help", ("--help", "-h"), HELP, "Show the common options.", common=True, in_file=False),
+    Option("help_all", both("--help-all"), HELP, "Show all options.", common=True, in_file=False),
+    Option("version", ("--version",), HELP, "Show the version.", common=True, in_file=False),
 )
 
 OPTIONS: Final[tuple[Option, ...]] = (
@@ -556,6 +581,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     *_NODE,
     _INTERFACE,
     *_ETCD,
+    *_FILE,
     *_TORCHRUN,
     *_HELP,
 )

@@ -19,9 +19,9 @@ a test holds this page to it.
 `nvrx-launch [OPTIONS] SCRIPT [ARGUMENTS OF THE SCRIPT]`
 
 A value comes from the command line, else from the environment variable (an empty one counts as unset), else
-it is the default. Options stand before the script. Every long option is also taken with underscores instead
-of hyphens. Every option of torchrun 2.13 is here: it works, or it has no effect and the launch says why, or
-it is refused with the way to go instead.
+from the file of [`--config`](../config.md), else it is the default. Options stand before the script. Every
+long option is also taken with underscores instead of hyphens. Every option of torchrun 2.13 is here: it
+works, or it has no effect and the launch says why, or it is refused with the way to go instead.
 """
 
 
@@ -42,7 +42,8 @@ def _group(group: str) -> str:
 def _entry(option: Option) -> str:
     hyphened = [spelling for spelling in option.spellings if "_" not in spelling]
     names = ", ".join(f"`{spelling}`" for spelling in hyphened)
-    value = f" `{option.metavar}`" if option.metavar else ""
+    usage = option.usage.strip()
+    value = f" `{usage}`" if usage else ""
     facts = [option.doc]
     state = _state(option.status)
     if state:

@@ -56,12 +56,12 @@ class Output:
         self._printing = threading.Lock()
 
     def expect(self, assignment: Assignment, commands: Sequence[RankCommand]) -> None:
-        """These ranks are about to write."""
+        """These ranks are about to write; none whose output goes nowhere."""
         first = assignment.seat.first_rank
         paths = {command.local_rank: (command.stdout_path, command.stderr_path) for command in commands}
         logs: dict[tuple[int, str], _Log] = {}
         for (name, stream), number in zip(_STREAMS.items(), (0, 1), strict=True):
-            filtered = self._filtered(commands[0], name, stream)
+            filtered = self._filtered(commands[0], name, stream) if commands else None
             for local_rank, of_rank in paths.items():
                 shown = self._shown.has(local_rank, stream)
                 if shown or filtered is not None:

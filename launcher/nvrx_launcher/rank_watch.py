@@ -7,13 +7,10 @@ an event for the machines, which decide.
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -21,21 +18,28 @@ from anyio.abc import TaskGroup, TaskStatus
 from nvrx_async.faults import RankState
 from nvrx_async.hang import flight_recorder
 from nvrx_async.hang.computed import merged
-from nvrx_async.hang.evidence import Asked, gather, sample
+from nvrx_async.hang.evidence import gather, sample
 from nvrx_async.hang.monitor import Finding, HangMonitor, Look, Seen
 from nvrx_async.hang.patience import OpenSection, Waits, to_wire
 from nvrx_async.hang.policy import HangPolicy
 from nvrx_async.job.records import Assignment, Mark
-from nvrx_async.job.where import where
 from nvrx_async.probe import QuestionRefusedError
 from nvrx_async.ranklink.agent import RankLinkServer
-from nvrx_async.ranklink.messages import PAGE_VARIABLE, SOCKET_VARIABLE, STACKS_VARIABLE, AllowGrow, Message
+from nvrx_async.ranklink.messages import (
+    PAGE_VARIABLE,
+    SOCKET_VARIABLE,
+    STACKS_VARIABLE,
+    AllowGrow,
+    Message,
+    StepReached,
+)
 from nvrx_async.ranklink.page import H_ASKED, H_STOP, STOP_HOLD, STOP_NONE, Page, PageView
 from nvrx_async.rounds.events import Event, GrowthAllowed, RankHung
 from nvrx_async.rounds.limits import limits_in
-from nvrx_launcher.clock import boottime_s
 from nvrx_launcher.link_folder import make_link_folder, remove_link_folder
-from nvrx_launcher.neighbours import Neighbours
+from nvrx_launcher.neighbours import Neighbours, ask_ahead_s, first_probe
+from nvrx_launcher.rank_watch_round import RankLook, WatchedRound, make_pages
+from nvrx_launcher.step_waits import StepWaits
 from nvrx_launcher.warm.quiet import quiet_in_s
 from nvrx_launcher.wording import duration
 
@@ -47,51 +51,10 @@ _LEAST_PAUSE_S = 5.0
 HELD_AFTER_S = 0.01
 
 
-@dataclass(slots=True)
-class _Watched:
-    """One round's ranks: page, log folder, pid and last output of each, by local rank."""
-
-    assignment: Assignment
-    pages: dict[int, Page]
-    folders: dict[int, Path]
-    monitor: HangMonitor | None
-    known: Mapping[str, float]
-    released_s: float
-    recorders: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    pids: dict[int, int] = field(default_factory=dict)
-    started_s: dict[int, float] = field(default_factory=dict)
-    output_s: dict[int, float] = field(default_factory=dict)
-    hung: dict[int, Finding] = field(default_factory=dict)
-    states: dict[int, RankState] = field(default_factory=dict)
-    waited_for: set[tuple[int, str]] = field(default_factory=set)
-    judged: bool = True
-
-    def rank(self, local_rank: int) -> int:
-        return self.assignment.seat.first_rank + local_rank
-
-    @property
-    def where(self) -> str:
-        return where(self.assignment.seat.node_id, self.assignment.seat.host)
-
-    def views(self) -> dict[int, PageView]:
-        now_ns = time.monotonic_ns()
-        return {local_rank: page.view(now_ns) for local_rank, page in self.pages.items()}
-
-
-class RankLook(NamedTuple):
-    """One rank at a moment. `alive`: its process is there; `pid` is 0 before it was started."""
-
-    rank: int
-    local_rank: int
-    pid: int
-    alive: bool
-    view: PageView
-    folder: Path
-
-
 class RankWatch:
     """See the module. `policy` None: pages and socket only, nobody is judged. `inherited`: the ranks' environment.
 
+    `steps`: answers who waits for a step.
     `neighbours`: who tells what ranks of other nodes do, None where there are none. `say`: a line for people.
     """
 
@@ -114,11 +77,12 @@ class RankWatch:
         self._folder: Path | None = None
         self._server: RankLinkServer | None = None
         self._tasks: TaskGroup | None = None
-        self._round: _Watched | None = None
+        self._round: WatchedRound | None = None
         self._expected = False
         self._due_s = math.inf
         self._changed = anyio.Event()
         self._tell: Callable[[Event], None] = _nobody_listens
+        self.steps = StepWaits(self._pages_of)
 
     @property
     def folder(self) -> Path | None:
@@ -171,7 +135,7 @@ class RankWatch:
         if self._folder is None:
             return {}
         try:
-            pages = _make_pages(assignment, folders)
+            pages = make_pages(assignment, folders)
         except OSError as error:
             self._warn(f"round {assignment.round}: hangs are not detected, no page can be made ({error})")
             return {}
@@ -182,7 +146,7 @@ class RankWatch:
             for one, folder in folders.items()
         }
         recorders = {one: flight_recorder.places(self._inherited, names) for one, names in added.items()}
-        self._round = _Watched(assignment, pages, dict(folders), None, known, time.monotonic(), recorders)
+        self._round = WatchedRound(assignment, pages, dict(folders), None, known, time.monotonic(), recorders)
         return {
             local_rank: {
                 **self.lasting,
@@ -208,6 +172,7 @@ class RankWatch:
                 known=watched.known,
                 expected=self._expected,
                 pause_s=self._pause_s,
+                ask_ahead_s=ask_ahead_s(watched.assignment),
                 first_rank=watched.assignment.seat.first_rank,
                 node=watched.where,
             )
@@ -257,32 +222,12 @@ class RankWatch:
     def progress(self, number: int) -> dict[str, float]:
         """How far this node's ranks came, as in `records.PROGRESS`; empty where none reports steps."""
         watched = self._of(number)
-        if watched is None:
-            return {}
-        now_ns = time.monotonic_ns()
-        views = [page.view(now_ns) for page in watched.pages.values()]
-        steps = [view.step for view in views if view.step is not None]
-        told = {"finished": 1.0} if all(view.finished for view in views) else {}
-        return {"step": max(steps), **told} if steps else {}
+        return watched.progress() if watched is not None else {}
 
     def looks(self) -> tuple[int | None, list[RankLook]]:
         """The round, and all its ranks as they are now; None and nothing where no rank is watched."""
         watched = self._round
-        if watched is None:
-            return None, []
-        pids = {local_rank: watched.pids.get(local_rank, 0) for local_rank in watched.pages}
-        now_ns = time.monotonic_ns()
-        return watched.assignment.round, [
-            RankLook(
-                watched.rank(local_rank),
-                local_rank,
-                pids[local_rank],
-                pids[local_rank] > 0 and _exists(pids[local_rank]),
-                page.view(now_ns),
-                watched.folders[local_rank],
-            )
-            for local_rank, page in watched.pages.items()
-        ]
+        return (watched.assignment.round, watched.looks()) if watched is not None else (None, [])
 
     async def sections(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
         """A handler of the probe port: the sections of this node's ranks that other nodes may be waiting for.
@@ -300,23 +245,7 @@ class RankWatch:
     def marks(self, number: int) -> dict[Mark, float]:
         """When the last of this node's ranks came to each point of its start, in seconds of CLOCK_BOOTTIME."""
         watched = self._of(number)
-        if watched is None:
-            return {}
-        views = [page.view(time.monotonic_ns()) for page in watched.pages.values()]
-        came: dict[Mark, list[float | None]] = {
-            Mark.RELEASED: [watched.released_s],
-            Mark.STARTED: [watched.started_s.get(one) for one in watched.pages],
-            Mark.HELLO: [view.hello_s for view in views],
-            Mark.READY: [view.ready_s for view in views],
-            Mark.FIRST_STEP: [view.first_step_s for view in views],
-        }
-        offset_s = boottime_s() - time.monotonic()
-        known = {mark: [at_s for at_s in moments if at_s is not None] for mark, moments in came.items()}
-        return {
-            mark: max(known[mark]) + offset_s
-            for mark, moments in came.items()
-            if moments and len(known[mark]) == len(moments)
-        }
+        return watched.marks() if watched is not None else {}
 
     def quiet_in_s(self) -> float:
         """When to look again whether ranks here save or evaluate, in seconds; 0: none does."""
@@ -360,38 +289,16 @@ class RankWatch:
     def _hear(self, message: Message) -> None:
         if isinstance(message, AllowGrow):
             self._tell(GrowthAllowed(message.round))
+        elif isinstance(message, StepReached):
+            self.steps.news()
 
     # Inside -------------------------------------------------------------------------------------------
 
-    async def _explain_then(self, watched: _Watched, kill: Callable[[], None]) -> None:
+    async def _explain_then(self, watched: WatchedRound, kill: Callable[[], None]) -> None:
         try:
-            watched.states = await gather(self._asked(watched), EVIDENCE_WITHIN_S)
+            watched.states = await gather(watched.asked(), EVIDENCE_WITHIN_S)
         finally:
             kill()
-
-    def _asked(self, watched: _Watched) -> list[Asked]:
-        asked = []
-        for local_rank, folder in watched.folders.items():
-            page = self._page(watched.assignment.round, local_rank)
-            pid = watched.pids.get(local_rank, 0)
-            speaks = page.pid if page is not None and page.pid and _exists(page.pid) else pid
-            node = watched.where
-            hung = watched.hung.get(local_rank)
-            late_s = hung.late_s if hung else 0.0
-            asked.append(
-                Asked(
-                    watched.rank(local_rank),
-                    node,
-                    speaks,
-                    page,
-                    folder,
-                    hung is not None,
-                    late_s,
-                    watched.assignment.master_port,
-                    watched.recorders.get(local_rank, {}),
-                )
-            )
-        return asked
 
     async def _watch(self) -> None:
         while True:
@@ -409,7 +316,7 @@ class RankWatch:
         self._due_s = moment_s
         self._changed.set()
 
-    async def _look(self, watched: _Watched, monitor: HangMonitor, due_s: float) -> None:
+    async def _look(self, watched: WatchedRound, monitor: HangMonitor, due_s: float) -> None:
         now_s = time.monotonic()
         pids = {one: pid for one, pid in watched.pids.items() if one in watched.pages}
         outputs = {one: watched.output_s.get(one, 0.0) for one in pids}
@@ -427,11 +334,13 @@ class RankWatch:
         look = monitor.look(now_s, due_s, seen, () if self._neighbours is None else None)
         self._take(watched, monitor, look)
         if self._neighbours is not None and look.ask:
-            elsewhere = await self._neighbours.sections(watched.assignment.round)
+            elsewhere = await self._neighbours.sections(
+                watched.assignment.round, first_probe(watched.assignment)
+            )
             if watched is self._round and watched.judged:
                 self._take(watched, monitor, _again(monitor, watched.views(), seen, elsewhere))
 
-    def _take(self, watched: _Watched, monitor: HangMonitor, look: Look) -> None:
+    def _take(self, watched: WatchedRound, monitor: HangMonitor, look: Look) -> None:
         """Note and tell what a look found."""
         self._due_s = look.next_s
         self._expected = monitor.expected
@@ -446,7 +355,7 @@ class RankWatch:
             elif self._tasks is not None:
                 self._tasks.start_soon(self._tell_of_suspect, watched, finding)
 
-    def _tell_of_patience(self, watched: _Watched, waits: Waits) -> None:
+    def _tell_of_patience(self, watched: WatchedRound, waits: Waits) -> None:
         """Once for each section that is waited for."""
         section, here = waits.section, [watched.rank(one) for one in waits.local_ranks]
         if (section.rank, section.mark) in watched.waited_for:
@@ -459,9 +368,9 @@ class RankWatch:
             f"(limit {duration(section.limit_s)}), {wait} for it on this node: not taken for hung"
         )
 
-    async def _tell_of_suspect(self, watched: _Watched, finding: Finding) -> None:
+    async def _tell_of_suspect(self, watched: WatchedRound, finding: Finding) -> None:
         rank, limit = watched.rank(finding.local_rank), duration(finding.limit_s)
-        await gather(self._asked(watched), EVIDENCE_WITHIN_S)
+        await gather(watched.asked(), EVIDENCE_WITHIN_S)
         folder = watched.folders[finding.local_rank]
         self._warn(
             f"rank {rank} may hang: it {finding.sentence}, for more than {limit}; not killed, "
@@ -474,12 +383,16 @@ class RankWatch:
             return None
         return watched.pages[local_rank].view(time.monotonic_ns())
 
-    def _of(self, number: int) -> _Watched | None:
+    def _of(self, number: int) -> WatchedRound | None:
         """The round's ranks, if it is this round that is watched."""
         watched = self._round
         return watched if watched is not None and watched.assignment.round == number else None
 
-    def _learn(self, watched: _Watched) -> None:
+    def _pages_of(self, number: int) -> Iterable[Page] | None:
+        watched = self._of(number)
+        return watched.pages.values() if watched is not None else None
+
+    def _learn(self, watched: WatchedRound) -> None:
         """Take the maxima of all pages, also of ranks that are ending."""
         if watched.monitor is not None:
             watched.monitor.learn([page.view(time.monotonic_ns()) for page in watched.pages.values()])
@@ -488,29 +401,14 @@ class RankWatch:
     def _close(self) -> None:
         watched, self._round = self._round, None
         self._due_s = math.inf
+        self.steps.news()
         if watched is not None:
-            for page in watched.pages.values():
-                page.close()
+            watched.close()
 
 
 def _nobody_listens(event: Event) -> None:
     """Before the first life there is nobody to tell, and nothing runs."""
     del event
-
-
-def _make_pages(assignment: Assignment, local_ranks: Iterable[int]) -> dict[int, Page]:
-    """New pages for a round."""
-    with ExitStack() as undo:
-        pages = {}
-        for local_rank in local_ranks:
-            pages[local_rank] = Page.create(assignment.round, assignment.seat.first_rank + local_rank)
-            undo.callback(pages[local_rank].close)
-        undo.pop_all()
-    return pages
-
-
-def _exists(pid: int) -> bool:
-    return os.path.exists(f"/proc/{pid}")  # noqa: PTH110 - /proc, at every look
 
 
 def _again(

@@ -14,6 +14,7 @@ from pathlib import Path
 import anyio
 from anyio.abc import TaskStatus
 
+from nvrx_async.aside import aside
 from nvrx_async.faults import HANG, EndFacts, classify, last_lines, rank_error, state_as_extra
 from nvrx_async.job.records import IMPORTS, Assignment, EndedBy, FaultKind, Node, RankEnd, Seat
 from nvrx_async.rounds.events import (
@@ -43,7 +44,7 @@ from nvrx_launcher.rank_watch import RankWatch
 from nvrx_launcher.reply_file import recorded_error
 from nvrx_launcher.sweep import Verdict, prove_dead
 from nvrx_launcher.warm import WarmCrew
-from nvrx_launcher.workers import RankCommand, RankJob, make_folders, rank_command
+from nvrx_launcher.workers import NO_FILE, RankCommand, RankJob, make_folders, rank_command, unlogged
 
 TAIL_BYTES = 64 * 1024
 TAIL_LIMIT_S = 1.0
@@ -220,12 +221,7 @@ class NodeRanks:
         if job is None:
             raise RuntimeError("ranks are started before the agent has entered a job")
         commands = self._commands(assignment, job)
-        try:
-            with anyio.fail_after(FOLDERS_LIMIT_S):
-                await anyio.to_thread.run_sync(make_folders, commands, abandon_on_cancel=True)
-        except (OSError, TimeoutError) as error:
-            why = str(error) or f"its folders could not be made within {FOLDERS_LIMIT_S:g} s"
-            self._warn(f"output of round {assignment.round} is lost: {why}")
+        answers = await self._make_folders(assignment.round, commands)
         folders = {command.local_rank: Path(command.stderr_path).parent for command in commands}
         linked = self._watch.prepare(assignment, folders)
         commands = tuple(
@@ -239,16 +235,31 @@ class NodeRanks:
         if assignment.round <= self._stopped:
             self._gone_unstarted(FaultKind.STOPPED_BY_US, "stopped before it was started")
             return
-        self._output.expect(assignment, commands)
+        self._output.expect(assignment, commands if answers else ())
         self._crew.told(assignment.extra.get(IMPORTS))
         try:
-            self._keeper.start_ranks(assignment.round, self._crew.dress(commands))
+            dressed = self._crew.dress(commands)
+            self._keeper.start_ranks(assignment.round, dressed if answers else unlogged(dressed))
         except FrameError as error:
             self._gone_unstarted(
                 FaultKind.START_FAILED, f"the environment of the ranks is too large: {error}"
             )
             return
         self._crew.runs(commands)
+
+    async def _make_folders(self, number: int, commands: tuple[RankCommand, ...]) -> bool:
+        """Whether the disk of the logs answers: the keeper, which has one thread, must not touch it else."""
+        try:
+            with anyio.fail_after(FOLDERS_LIMIT_S):
+                await aside(make_folders, commands)
+        except TimeoutError:
+            self._warn(
+                f"output of round {number} is lost: its folders could not be made within {FOLDERS_LIMIT_S:g} s"
+            )
+            return False
+        except OSError as error:
+            self._warn(f"output of round {number} is lost: {error}")
+        return True
 
     def stop(self, number: int, *, grace: bool) -> None:
         """Stop the ranks of a round, also those whose start is still under way."""
@@ -333,7 +344,7 @@ class NodeRanks:
                 self._output.grew(local_rank, stream, keeper)
             case reports.HookTold() | reports.IdleLost():
                 self._crew.on(event)
-            case reports.SpoolWarning(path=path, error=error):
+            case reports.SpoolWarning(path=path, error=error) if path != NO_FILE:
                 self._warn(f"{path} cannot be written: {error}; the rank goes on, its output is lost")
             case reports.KeeperLost(generation=generation, how=how, alive=alive):
                 self._keeper = None
@@ -377,7 +388,7 @@ class NodeRanks:
         path, written_s = self._workers.progress_file, None
         if path is not None:
             with anyio.move_on_after(TAIL_LIMIT_S):
-                written_s = await anyio.to_thread.run_sync(_written_s, path, abandon_on_cancel=True)
+                written_s = await aside(_written_s, path)
         return {} if written_s is None else {"file_s": written_s}
 
     def _gone_unstarted(self, kind: FaultKind, reason: str) -> None:
@@ -423,10 +434,10 @@ class NodeRanks:
             return replace(bare, kind=FaultKind.FENCED, detail="killed by the keeper at its deadline")
         tail, recorded = "", None
         with anyio.move_on_after(TAIL_LIMIT_S):
-            tail = await anyio.to_thread.run_sync(_tail, command.stderr_path, abandon_on_cancel=True)
+            tail = await aside(_tail, command.stderr_path)
             if event.exit_code != 0:
                 path = Path(command.env["TORCHELASTIC_ERROR_FILE"])
-                recorded = await anyio.to_thread.run_sync(recorded_error, path, abandon_on_cancel=True)
+                recorded = await aside(recorded_error, path)
         # What it recorded itself is better than what its stderr lets guess.
         error = recorded or rank_error(tail, event.exit_code, event.signal)
         facts = EndFacts(

@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
-from urllib.parse import quote, unquote
+from typing import Any
 
 import anyio
 
@@ -27,103 +27,32 @@ from nvrx_launcher.clock import boottime_s
 from nvrx_launcher.config import LaunchConfig
 from nvrx_launcher.keeper import processes
 from nvrx_launcher.rank_watch import RankWatch
-from nvrx_launcher.tracing_drivers import TracedWatch, WatchedRanks, WatchedStore, log_bytes
+from nvrx_launcher.tracing_drivers import TracedWatch, WatchedRanks, WatchedStore
+from nvrx_launcher.tracing_logs import LogCount
 from nvrx_launcher.tracing_observer import NOTHING, Observer
+from nvrx_launcher.tracing_off import Tracing, Untraced
+from nvrx_launcher.tracing_ranks import names_service, rank_resource, rank_variables
 from nvrx_launcher.tracing_round import NS, About
 from nvrx_launcher.tracing_scrape import serve_metrics
+from nvrx_launcher.tracing_spools import RankSpools
 from nvrx_telemetry import semconv, spool
 from nvrx_telemetry.groups import is_on
 from nvrx_telemetry.metrics import Metrics
 from nvrx_telemetry.model import FinishedSpan, Value
 from nvrx_telemetry.pipe import GIVE_UP_S, LAST_SEND_S, SpanPipe
 from nvrx_telemetry.setup import TelemetryConfig, span_exporter, without_password
-from nvrx_telemetry.traceparent import SpanName, derived_span_id, derived_trace_id, spelled
+from nvrx_telemetry.traceparent import SpanName, derived_span_id, derived_trace_id
 from nvrx_telemetry.trouble import Trouble
 
-AGENT, RANK = "nvrx.ft_launcher", "nvrx.rank"
-"""`service.name` of agents and of ranks, unless OTEL_SERVICE_NAME says otherwise."""
-RESOURCE = "OTEL_RESOURCE_ATTRIBUTES"
+AGENT = "nvrx.ft_launcher"
+"""`service.name` of agents, unless OTEL_SERVICE_NAME says otherwise."""
 FLUSH_WITHIN_S = 0.5
 """After a fault, so soon at the latest spans are on their way; agents have done their part of a restart by then."""
 SWITCH_S = 0.0005
 _LONGEST_TICK_S = 5.0
 _LAST_LOOK_S = 0.2
-
-
-class Tracing(Protocol):
-    """What the agent asks of its telemetry, on or off."""
-
-    @property
-    def watch_kind(self) -> type[RankWatch]:
-        """What the watch over this node's ranks is to be."""
-
-    def attend(self, watch: RankWatch) -> None:
-        """The watch that was made of it."""
-
-    def life(self, me: Identity, mirror: Mirror) -> tuple[Machine, ...]:
-        """A life begins: machines that look on, to stand before the others."""
-
-    def store(self, store: Store) -> Store:
-        """The store as the interpreter is to use it."""
-
-    def ranks(self, ranks: Ranks) -> Ranks:
-        """The ranks as the interpreter is to use them."""
-
-    def notice(self, notice: Notice) -> None:
-        """People are told something."""
-
-    def renewed(self, sent_at_s: float) -> None:
-        """The lease was renewed by a request sent then."""
-
-    def tagged(self, sentence: str) -> str:
-        """A line of the log with the ids by which its trace is found."""
-
-    async def serve(self) -> None:
-        """Send and measure until cancelled."""
-
-    async def close(self) -> None:
-        """Send what is left, for a bounded time."""
-
-
-class Untraced:
-    """Telemetry that is off: everything passes as it is."""
-
-    @property
-    def watch_kind(self) -> type[RankWatch]:
-        """See `Tracing`."""
-        return RankWatch
-
-    def attend(self, watch: RankWatch) -> None:
-        """See `Tracing`."""
-
-    def life(self, me: Identity, mirror: Mirror) -> tuple[Machine, ...]:
-        """See `Tracing`."""
-        del me, mirror
-        return ()
-
-    def store(self, store: Store) -> Store:
-        """See `Tracing`."""
-        return store
-
-    def ranks(self, ranks: Ranks) -> Ranks:
-        """See `Tracing`."""
-        return ranks
-
-    def notice(self, notice: Notice) -> None:
-        """See `Tracing`."""
-
-    def renewed(self, sent_at_s: float) -> None:
-        """See `Tracing`."""
-
-    def tagged(self, sentence: str) -> str:
-        """See `Tracing`."""
-        return sentence
-
-    async def serve(self) -> None:
-        """See `Tracing`."""
-
-    async def close(self) -> None:
-        """See `Tracing`."""
+SPOOLS_END_S = 1.0
+"""So long at most it takes to read what ranks left, a full spool 0.15 s."""
 
 
 class Traced:
@@ -150,16 +79,16 @@ class Traced:
             "process.pid": os.getpid(),
             "host.name": os.uname().nodename,
         }
-        if not _names_service(environment):
+        if not names_service(environment):
             self._resource["service.name"] = AGENT
         self._trouble = Trouble(without_password(config.endpoint) or "the collector", warn)
-        self._metrics = Metrics(config, self._resource)
+        self._metrics = Metrics(config, self._resource, self._trouble)
         self._pipe = self._make_pipe() if config.traces is not None else None
         self._observer: Observer | None = None
         self._watch: TracedWatch | None = None
-        self._spools: dict[int, spool.SpoolReader] = {}
+        self._spools = RankSpools(self.emit, self._now_ns, self._fails)
         self._starting: set[int] = set()
-        self._logs: dict[Path, int] = {}
+        self._log = LogCount()
         self._dropped = 0
         self._broken = self._measures = False
         # A thread that imports or encodes hands over after half a millisecond, not after five, when the agent's loop
@@ -258,17 +187,21 @@ class Traced:
             await self._measure()
         self._end_life()
         self._trouble.ends()
-        for local_rank in list(self._spools):
-            self._safely(self._close_spool, local_rank)
         with anyio.CancelScope(shield=True):
             async with anyio.create_task_group() as tasks:
-                if self._pipe is not None:
-                    tasks.start_soon(self._close_pipe, self._pipe)
-                tasks.start_soon(anyio.to_thread.run_sync, self._metrics.close, LAST_SEND_S + GIVE_UP_S)
+                tasks.start_soon(self._close_spans)
+                tasks.start_soon(self._close_metrics)
 
-    async def _close_pipe(self, pipe: SpanPipe) -> None:
-        if not await anyio.to_thread.run_sync(pipe.close):
+    async def _close_spans(self) -> None:
+        if not await anyio.to_thread.run_sync(self._spools.close, SPOOLS_END_S):
+            self._warn("telemetry: what ranks told was not read in time; the last of it is lost")
+        if self._pipe is not None and not await anyio.to_thread.run_sync(self._pipe.close):
             self._trouble.failed()
+
+    async def _close_metrics(self) -> None:
+        lost = await anyio.to_thread.run_sync(self._metrics.close, LAST_SEND_S + GIVE_UP_S)
+        if lost:
+            self._warn(f"no metrics are sent: {lost}")
 
     # What the observer tells --------------------------------------------------------------------------
 
@@ -334,7 +267,7 @@ class Traced:
             return
         self._safely(observer.rank_began, local_rank, boottime_s())
         if self._watch is not None and local_rank in self._watch.folders:
-            self._logs.setdefault(self._watch.folders[local_rank], 0)
+            self._log.begin(self._watch.folders[local_rank])
         self._starting.discard(local_rank)
         if not self._starting:
             self._safely(observer.started, number, boottime_s())
@@ -342,7 +275,7 @@ class Traced:
     def rank_ended(self, number: int, local_rank: int) -> None:
         """A rank has none any more: what it left is safe from now on."""
         del number
-        self._safely(self._drain, local_rank)
+        self._spools.ended(local_rank)
 
     # Inside -------------------------------------------------------------------------------------------
 
@@ -350,69 +283,29 @@ class Traced:
         self, assignment: Assignment, local_ranks: frozenset[int], environments: dict[int, dict[str, str]]
     ) -> None:
         current = self._observer.round if self._observer is not None else None
-        for local_rank in list(self._spools):
-            self._close_spool(local_rank)
+        self._spools.retire()
         self._starting = set(local_ranks)
         if current is None or current.number != assignment.round:
             return
         above = current.named(semconv.RUN_START)
         sampled = self._pipe is not None and self._config.sampling.takes(above.trace_id)
-        launched = {
-            "TRACEPARENT": spelled(above, sampled=sampled),
-            spool.CLOCK_VARIABLE: str(self._epoch_ns),
-            spool.LAUNCHED_VARIABLE: str(self._epoch_ns + time.clock_gettime_ns(time.CLOCK_BOOTTIME)),
-        }
         for local_rank in local_ranks:
-            resource = self._rank_resource(assignment, assignment.seat.first_rank + local_rank)
-            environments[local_rank] = {**launched, RESOURCE: self._as_variable(resource)}
+            resource = rank_resource(self._launch, self._environment, self._node_id, assignment, local_rank)
+            environments[local_rank] = rank_variables(
+                above,
+                sampled=sampled,
+                epoch_ns=self._epoch_ns,
+                now_ns=self._now_ns(),
+                resource=resource,
+                environment=self._environment,
+            )
             if sampled:
-                try:
-                    reader = spool.SpoolReader(spool.make(str(local_rank)), resource)
-                except OSError:  # no descriptor is left: the rank's own spans are missing, nothing else
-                    continue
-                self._spools[local_rank] = reader
-                environments[local_rank][spool.VARIABLE] = reader.path
+                # Without a descriptor the rank's own spans are missing, nothing else.
+                with suppress(OSError):
+                    environments[local_rank][spool.VARIABLE] = self._spools.open(local_rank, resource)
 
-    def _rank_resource(self, assignment: Assignment, rank: int) -> dict[str, Value]:
-        job, number = self._launch.job, assignment.round
-        resource: dict[str, Value] = {
-            semconv.CYCLE_INDEX: number,
-            semconv.MEMBERSHIP: "active",
-            semconv.NODE: self._node_id,
-            semconv.NNODES_ACTIVE: job.min_nodes,
-            semconv.NNODES_SPARE: job.max_nodes - job.min_nodes,
-            semconv.DL_RANK: rank,
-            "service.instance.id": f"nvrx-rank-{self._node_id}-{rank}-round-{number}",
-        }
-        if self._launch.node.order is not None:
-            resource[semconv.INFRA_RANK] = self._launch.node.order
-        if not _names_service(self._environment):
-            resource["service.name"] = RANK
-        return resource
-
-    def _as_variable(self, resource: Mapping[str, Value]) -> str:
-        """What the person had set, and ours over it; made anew each time, so it does not grow with restarts."""
-        pairs: dict[str, str] = {}
-        for pair in self._environment.get(RESOURCE, "").split(","):
-            key, there, value = pair.partition("=")
-            if there and key.strip():
-                pairs[key.strip()] = unquote(value.strip())
-        ours = {key: str(value) for key, value in resource.items() if not key.startswith("service.")}
-        return ",".join(f"{key}={quote(value, safe='')}" for key, value in {**pairs, **ours}.items())
-
-    def _drain(self, local_rank: int) -> None:
-        reader = self._spools.get(local_rank)
-        if reader is not None:
-            for span in reader.drain():
-                self.emit(span)
-
-    def _close_spool(self, local_rank: int) -> None:
-        """Nobody writes there any more; what never ended is told as that."""
-        self._drain(local_rank)
-        reader = self._spools.pop(local_rank)
-        for span in reader.abandoned(self._epoch_ns + time.clock_gettime_ns(time.CLOCK_BOOTTIME)):
-            self.emit(span)
-        reader.close()
+    def _now_ns(self) -> int:
+        return self._epoch_ns + time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
     async def _look(self) -> None:
         """What is now: spans that ranks left, how far they are, what gauges show."""
@@ -421,8 +314,7 @@ class Traced:
         await self._measure()
 
     async def _measure(self) -> None:
-        for local_rank in list(self._spools):
-            self._safely(self._drain, local_rank)
+        self._spools.look()
         self._safely(self._look_at_ranks)
         self._safely(self._count_dropped)
         await self._count_log()
@@ -451,17 +343,12 @@ class Traced:
             self._dropped = self._pipe.dropped
 
     async def _count_log(self) -> None:
-        """What was written since, also by ranks that are gone: those are counted once more, and forgotten."""
-        alive = set(self._watch.folders.values()) if self._watch is not None else set()
-        sizes = await anyio.to_thread.run_sync(log_bytes, tuple(self._logs), abandon_on_cancel=True)
-        new = sum(max(size - self._logs.get(folder, 0), 0) for folder, size in sizes.items())
-        self._logs = {
-            folder: size
-            for folder, size in {**self._logs, **sizes}.items()
-            if folder in alive or folder not in sizes
-        }
-        if new > 0:
-            self._metrics.add(semconv.METRIC_LOG_SPOOLED, new)
+        new_bytes = await self._log.new_bytes(self._folders)
+        if new_bytes > 0:
+            self._metrics.add(semconv.METRIC_LOG_SPOOLED, new_bytes)
+
+    def _folders(self) -> Iterable[Path]:
+        return self._watch.folders.values() if self._watch is not None else ()
 
     def lost_output(self, lost_bytes: int) -> None:
         """Output of ranks that no disk took."""
@@ -476,10 +363,9 @@ class Traced:
         if self._measures or not wanted:
             return
         self._measures = True
-        try:
-            await anyio.to_thread.run_sync(self._metrics.start, abandon_on_cancel=True)
-        except Exception as error:  # noqa: BLE001 - outermost frame of a helper: told once, training goes on
-            self._warn(f"no metrics are sent: {type(error).__name__}: {error}")
+        lost = await anyio.to_thread.run_sync(self._metrics.start, abandon_on_cancel=True)
+        if lost:
+            self._warn(f"no metrics are sent: {lost}")
 
     def _tell_of_start(self) -> None:
         """The agent's own start: each its own trace, as documented."""
@@ -513,8 +399,13 @@ class Traced:
         try:
             job(*arguments)
         except Exception as error:  # noqa: BLE001 - outermost frame of a helper: training goes on
-            self._broken = True
-            self._warn(f"telemetry ends here, by a bug of its own: {type(error).__name__}: {error}")
+            self._fails(error)
+
+    def _fails(self, error: Exception) -> None:
+        if self._broken:
+            return
+        self._broken = True
+        self._warn(f"telemetry ends here, by a bug of its own: {type(error).__name__}: {error}")
 
 
 class Onlooker:
@@ -547,7 +438,3 @@ def begin_tracing(
         return Untraced()
     node_id = launch.node.node_id or os.uname().nodename
     return Traced(launch.telemetry, launch, environment, node_id, warn)
-
-
-def _names_service(environment: Mapping[str, str]) -> bool:
-    return bool(environment.get("OTEL_SERVICE_NAME")) or "service.name=" in environment.get(RESOURCE, "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -212,15 +212,3 @@ class TracedWatch(RankWatch):
         if watched is None:
             return []
         return [page.view(time.monotonic_ns()) for page in watched.pages.values()]
-
-
-def log_bytes(folders: Iterable[Path]) -> dict[Path, int]:
-    """Bytes of output in each of these ranks' folders. Blocks on the disk."""
-    return {folder: sum(_size(folder / name) for name in ("stdout.log", "stderr.log")) for folder in folders}
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:  # not written yet, or the disk says nothing
-        return 0

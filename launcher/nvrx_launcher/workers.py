@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 SECRETS = frozenset({"NVRX_JOB_TOKEN", "ETCDCTL_USER", "ETCDCTL_PASSWORD", "ETCD_ROOT_PASSWORD"})
 """Variables of the agent that no rank gets; also all of ours that end in one of SECRET_ENDINGS."""
+
+NO_FILE = ""
+"""Path of output that goes nowhere."""
 
 SECRET_ENDINGS = ("_TOKEN", "_PASSWORD")
 _OUR_PREFIXES = ("NVRX_", "PET_")
@@ -182,6 +185,11 @@ def make_folders(commands: Iterable[RankCommand]) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o755)
         if command.familiar is not None:
             link(Path(command.familiar), folder)
+
+
+def unlogged(commands: Iterable[RankCommand]) -> tuple[RankCommand, ...]:
+    """The same ranks, whose output goes nowhere and is counted as lost."""
+    return tuple(replace(command, stdout_path=NO_FILE, stderr_path=NO_FILE) for command in commands)
 
 
 def link(place: Path, target: Path) -> None:

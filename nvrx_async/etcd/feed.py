@@ -19,6 +19,7 @@ from nvrx_async.etcd.watch_stream import WatchStream
 from nvrx_async.etcd.watches import Item, Watch, Watches
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from anyio.abc import TaskGroup
@@ -35,14 +36,22 @@ RETRY_S = 0.15
 class Feed:
     """Iterate over it for `Listing`, `KeyValue` and `Deleted`; scopes that overlap bring a change once each.
 
-    etcd being away never ends the iteration: it goes on when etcd is back. The iteration raises
+    etcd being away never ends the iteration: it goes on when etcd is back; `away` is called each time that it is
+    found to be away. The iteration raises
     `AuthenticationError`, `PermissionDeniedError`, `RequestRefusedError` or `ForeignClusterError` where
     waiting would be in vain.
     """
 
-    def __init__(self, client: EtcdClient, *, silence_s: float = SILENCE_S) -> None:
+    def __init__(
+        self,
+        client: EtcdClient,
+        *,
+        silence_s: float = SILENCE_S,
+        away: Callable[[], None] | None = None,
+    ) -> None:
         self._client = client
         self._silence_s = silence_s
+        self._away = away
         # Unbounded: a consumer that is slow must not make a healthy stream look silent, and what is watched
         # are decisions and membership, a handful of keys a node. All that is there is handed over without a
         # turn of the event loop between, so that who decides on it decides once.
@@ -85,6 +94,10 @@ class Feed:
             watch.floor = max(watch.floor, listing.revision + 1)
         return listings
 
+    def pass_over(self) -> None:
+        """Leave out what has come by now: for who reads etcd anew at every change."""
+        self._items.clear()
+
     def __aiter__(self) -> Self:
         return self
 
@@ -122,6 +135,8 @@ class Feed:
                     await self._one_stream()
                 except UnavailableError:
                     foreign = 0
+                    if self._away is not None:
+                        self._away()
                     await anyio.sleep(
                         RETRY_S
                     )  # etcd is away, or the stream ended: go on at the next endpoint

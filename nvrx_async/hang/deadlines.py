@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nvrx_async.hang.computed import REPORTS, section_key
 from nvrx_async.hang.policy import HangPolicy
@@ -12,6 +12,8 @@ from nvrx_async.ranklink.page import PageView, SectionView
 STEP = "step"
 """Name of the sections that `Rank.steps` makes."""
 
+_SAMPLED = 0.9
+"""Part of the time between two samples that is sure to lie between them."""
 _FRAME_A_STEP = 2
 """Two reports outside of sections frame a step; before the second, the first one is not over."""
 
@@ -20,7 +22,9 @@ _FRAME_A_STEP = 2
 class Deadline:
     """A moment at which a rank is late. `subject` names what for, `since_s` when that began.
 
-    `learned`: by experience only, so a rank that visibly works is not hung by it.
+    The subject is the same at every look while the rank does not get on; the next stall has another one.
+    `learned`: by experience only. `still_s`: how long the rank must have stood still besides, or it is suspect and not
+    hung; `works`: what the sentence says more of such a rank.
     """
 
     at_s: float
@@ -29,11 +33,30 @@ class Deadline:
     subject: str
     sentence: str
     learned: bool = False
+    still_s: float = 0.0
+    works: str = ""
+
+
+def stall(key: str, began_s: float) -> str:
+    """Subject of a deadline of this kind."""
+    return f"{key}@{began_s:.3f}"
 
 
 def section_subject(section: SectionView) -> str:
     """What a deadline of this section is about: another entry into the same section is another subject."""
-    return f"{section_key(section.name)}@{section.start_s:.3f}"
+    return stall(section_key(section.name), section.start_s)
+
+
+def beats_aside(page: PageView) -> bool:
+    """Whether all that this rank tells are heartbeats of a thread that may not be the one which trains."""
+    spoken = page.principal
+    return (
+        spoken is not None
+        and spoken.ident != page.main_ident
+        and spoken.step is None
+        and not page.sections
+        and page.done_s is None
+    )
 
 
 def deadlines(
@@ -60,25 +83,26 @@ def deadlines(
 
 
 def _from(one: Deadline, moment_s: float) -> Deadline:
-    later_s = max(one.at_s, moment_s + one.limit_s)
-    return Deadline(later_s, one.since_s, one.limit_s, one.subject, one.sentence, one.learned)
+    return replace(one, at_s=max(one.at_s, moment_s + one.limit_s))
 
 
 def _all(
     page: PageView, limits: Mapping[str, float], policy: HangPolicy, *, started_s: float, expected: bool
 ) -> Iterator[Deadline]:
-    if page.done_s is not None:
-        yield _hard(page.done_s, policy.startup_s, "end", "said that training is done and does not end")
-        return
+    done_s = page.done_s
+    sections = [one for one in page.sections if done_s is None or one.start_s >= done_s]
     closed = {one.name for one in page.names if one.seen}
-    for section in page.sections:
+    for section in sections:
         first = section.name not in closed
         yield from _of_section(section, page.at_s, limits, policy, first=first, started_s=started_s)
+    if done_s is not None:
+        if not sections:
+            yield _end(page, done_s, policy)
+        return
     spoken = page.principal
     if spoken is None:
-        if expected and not page.sections:
-            what = "said hello and reported nothing more" if page.is_ready else "has not said hello"
-            yield _hard(started_s, policy.startup_s, "start", what)
+        if expected and not sections:
+            yield _hard(started_s, policy.startup_s, stall("start", started_s), _of_start(page))
         return
     if spoken.open_sections == 0:
         at = (
@@ -89,9 +113,35 @@ def _all(
         what = f"reported nothing more ({at})"
         first = spoken.reports < _FRAME_A_STEP
         limit_s = _patience_s(spoken.last_s, policy, first_step=first, started_s=started_s)
-        yield _hard(spoken.last_s, limit_s, REPORTS, what)
+        subject = stall(REPORTS, spoken.last_s)
+        yield _hard(spoken.last_s, limit_s, subject, what)
         if not first:
-            yield from _by_experience(spoken.last_s, REPORTS, what, limits, policy)
+            yield from _by_experience(spoken.last_s, REPORTS, what, limits, policy, subject)
+
+
+def _end(page: PageView, done_s: float, policy: HangPolicy) -> Deadline:
+    """Nothing is reported any more, so it is judged from outside: what works may be a last evaluation.
+
+    Who reports on all the same is not at its end before the last of these reports.
+    """
+    spoken = page.principal
+    since_s = max(done_s, spoken.last_s) if spoken is not None else done_s
+    return Deadline(
+        since_s + policy.startup_s,
+        since_s,
+        policy.startup_s,
+        stall("end", since_s),
+        "said that training is done and does not end",
+        still_s=policy.timeout_s,
+        works=" but works on",
+    )
+
+
+def _of_start(page: PageView) -> str:
+    """How far a rank has come that has not begun to train."""
+    if any(one.reports for one in page.threads):
+        return "said hello, and only threads beside the one that connected have reported"
+    return "said hello and reported nothing more" if page.is_ready else "has not said hello"
 
 
 def _of_section(
@@ -118,7 +168,7 @@ def _of_section(
     if section.runs or section.own_s >= limit_s:
         yield _hard(since_s, limit_s, subject, what)
         if section.limit_s is None and not first:
-            yield from _by_experience(since_s, key, what, limits, policy, subject=subject)
+            yield from _by_experience(since_s, key, what, limits, policy, subject)
 
 
 def _patience_s(since_s: float, policy: HangPolicy, *, first_step: bool, started_s: float) -> float:
@@ -138,10 +188,10 @@ def _by_experience(
     sentence: str,
     limits: Mapping[str, float],
     policy: HangPolicy,
-    *,
-    subject: str | None = None,
+    subject: str,
 ) -> Iterator[Deadline]:
     """The learned deadline, where it comes before the time-out."""
     known_s = limits.get(key)
     if known_s is not None and (limit_s := max(known_s, policy.floor_s)) < policy.timeout_s:
-        yield Deadline(since_s + limit_s, since_s, limit_s, subject or key, sentence, learned=True)
+        still_s = policy.probe_s * _SAMPLED
+        yield Deadline(since_s + limit_s, since_s, limit_s, subject, sentence, learned=True, still_s=still_s)

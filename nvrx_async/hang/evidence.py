@@ -18,6 +18,7 @@ from pathlib import Path
 import anyio
 import orjson
 
+from nvrx_async.aside import aside
 from nvrx_async.faults.culprit import Frame, RankState, as_extra
 from nvrx_async.hang.flight_recorder import dump
 from nvrx_async.hang.outside import STOPPED, Sample
@@ -57,7 +58,7 @@ class Asked:
 
 async def gather(asked: Sequence[Asked], within_s: float) -> dict[int, RankState]:
     """State of each rank, by rank; what is not there in time is left out. Writes `hang.json` for each."""
-    py_spy = await anyio.to_thread.run_sync(shutil.which, "py-spy")
+    py_spy: str | None = None
     found: dict[int, RankState] = {}
     dumps: dict[int, str] = {}
 
@@ -70,12 +71,13 @@ async def gather(asked: Sequence[Asked], within_s: float) -> dict[int, RankState
     for rank in asked:  # what /proc and the page say costs nothing: a rank has that at least
         found[rank.rank] = _reported(rank, ())
     with anyio.move_on_after(within_s):
+        py_spy = await aside(shutil.which, "py-spy")
         async with anyio.create_task_group() as tasks:
             for rank in asked:
                 tasks.start_soon(one, rank)
                 tasks.start_soon(collectives, rank)
     with anyio.move_on_after(within_s):
-        await anyio.to_thread.run_sync(_write, asked, found, dumps, abandon_on_cancel=True)
+        await aside(_write, asked, found, dumps)
     return found
 
 
@@ -86,7 +88,7 @@ async def _state(rank: Asked, py_spy: str | None) -> RankState:
     if not frames and py_spy is not None and rank.pid > 0:
         frames = await _by_py_spy(py_spy, rank)
     state = _reported(rank, frames)
-    trouble = await anyio.to_thread.run_sync(store_trouble, rank.rank, rank.pid, rank.store_port, frames)
+    trouble = await aside(store_trouble, rank.rank, rank.pid, rank.store_port, frames)
     return replace(state, store=trouble)
 
 
@@ -124,7 +126,7 @@ async def _by_signal(rank: Asked) -> str:
     if not number or rank.pid <= 0 or set(thread_states(rank.pid)) <= {STOPPED}:
         return ""
     path = rank.folder / "stacks.txt"
-    before = await anyio.to_thread.run_sync(_size, path)
+    before = await aside(_size, path)
     try:
         os.kill(rank.pid, number)
     except (ProcessLookupError, PermissionError):
@@ -132,7 +134,7 @@ async def _by_signal(rank: Asked) -> str:
     text = ""
     for delay_s in LOOKS_AFTER_S:
         await anyio.sleep(delay_s)
-        text, earlier = await anyio.to_thread.run_sync(_read_from, path, before), text
+        text, earlier = await aside(_read_from, path, before), text
         if text and text == earlier:
             break
     return text
@@ -150,7 +152,7 @@ async def _by_py_spy(program: str, rank: Asked) -> tuple[Frame, ...]:
                 break
     text = output.decode("utf-8", "replace")
     if text:
-        await anyio.to_thread.run_sync(_append, rank.folder / "stacks.txt", text)
+        await aside(_append, rank.folder / "stacks.txt", text)
     main = text.partition(f"Thread {rank.pid} ")[2].partition("\nThread ")[0]
     return tuple(
         Frame(_absolute(one["file"]), int(one["line"]), one["function"])

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import anyio
 
+from nvrx_async.aside import aside
+
 PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 DUMPS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
@@ -58,17 +60,17 @@ async def dump(rank: int, pid: int, folder: Path, told: Mapping[str, str]) -> st
     Takes 2 s at most; a dump that comes later is left where torch writes it. `told`: what the rank was told by
     `places`, which /proc does not show of a process that was started before its round.
     """
-    environment = {**await anyio.to_thread.run_sync(_environment, pid), **told}
+    environment = {**await aside(_environment, pid), **told}
     written = _dump_path(environment, rank)
-    before = await anyio.to_thread.run_sync(_version, written)
-    if not await anyio.to_thread.run_sync(_ask, environment, rank):
+    before = await aside(_version, written)
+    if not await aside(_ask, environment, rank):
         return ""
     seen = before
     for delay_s in LOOKS_AFTER_S:
         await anyio.sleep(delay_s)
-        now = await anyio.to_thread.run_sync(_version, written)
+        now = await aside(_version, written)
         if now == seen != before and 0 < now[1] <= LIMIT_BYTES:
-            await anyio.to_thread.run_sync(_keep, written, folder / KEPT_AS)
+            await aside(_keep, written, folder / KEPT_AS)
             return KEPT_AS
         seen = now
     return ""

@@ -2,10 +2,10 @@
 
 It is asked at moments that it named itself; in between nobody looks at anything. Three findings:
 
-- *hung*: a deadline of `--hang-timeout` passed; or a learned one, and the rank stands still from outside as
-  well; or all its threads were stopped by a signal for as long as the time-out.
+- *hung*: a deadline of `--hang-timeout` passed; or a learned one or that of its end, and the rank stands still from
+  outside as well; or all its threads were stopped by a signal for as long as the time-out.
 - *suspect*: a rank that never reported stands still for the time-out; or one that works visibly is beyond
-  its learned deadline. Told, with stacks; killed only if the person asked for it.
+  such a deadline. Told, with stacks; killed only if the person asked for it.
 - nothing; also where a late rank may just be waiting for another one in a section (`patience`). The monitor knows
   the sections of its own node. It says when it has to be told those of others, before it speaks.
 
@@ -14,11 +14,12 @@ A pause of the machine or of this agent raises no alarm: what counts is time in 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nvrx_async.hang.computed import learned, longest
-from nvrx_async.hang.deadlines import Deadline, deadlines
+from nvrx_async.hang.deadlines import Deadline, beats_aside, deadlines, stall
 from nvrx_async.hang.outside import Sample, Standing, first, following, restarted_at
 from nvrx_async.hang.patience import (
     Excuse,
@@ -37,7 +38,7 @@ PAUSE_S = 5.0
 To be at least twice the interval of its lease renewals, which are such signs."""
 
 _LOOKS_PER_TIMEOUT = 4
-_ASK_AHEAD_S = 1.0
+ASK_AHEAD_S = 1.0
 """So long before a deadline other nodes are asked for the first time, or a quarter of the time-out if that is less."""
 
 
@@ -45,7 +46,7 @@ _ASK_AHEAD_S = 1.0
 class Finding:
     """A rank that does not get on. `hung`: it is to be killed by the policy; `sentence` has no subject.
 
-    `late_s`: how long ago its deadline was. `subject`: what it is late with; a second stall has another `since_s`.
+    `late_s`: how long ago its deadline was. `subject`: what it is late with; a second stall has another one.
     """
 
     local_rank: int
@@ -69,8 +70,8 @@ class Seen:
 class _Rank:
     started_s: float
     standing: Standing | None = None
-    told: set[tuple[str, float, bool]] = field(default_factory=set)
-    excuses: dict[tuple[str, float], Excuse] = field(default_factory=dict)
+    told: set[tuple[str, bool]] = field(default_factory=set)
+    excuses: dict[str, Excuse] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +115,14 @@ class HangMonitor:
         known: Mapping[str, float],
         expected: bool,
         pause_s: float = PAUSE_S,
+        ask_ahead_s: float = ASK_AHEAD_S,
         first_rank: int = 0,
         node: str = "",
     ) -> None:
         self._policy = policy
         self._first_rank = first_rank
         self._node = node
-        self._ahead_s = min(_ASK_AHEAD_S, policy.timeout_s / _LOOKS_PER_TIMEOUT)
+        self._ahead_s = min(ask_ahead_s, policy.timeout_s / _LOOKS_PER_TIMEOUT)
         self._pause_s = pause_s
         self._ranks = {local_rank: _Rank(now_s) for local_rank in ranks}
         self._known = dict(known)
@@ -220,12 +222,15 @@ class HangMonitor:
         for deadline in sorted(due, key=lambda one: one.at_s):
             if not self._has_passed(local_rank, rank, deadline, looking):
                 continue
-            still = rank.standing is not None and rank.standing.still_for_s() >= self._policy.probe_s * 0.9
-            late = replace(deadline, at_s=excused_until_s(deadline, rank.excuses.get(_stall(deadline))))
-            self._tell(local_rank, rank, late, looking, hung=not deadline.learned or still)
-            if deadline.learned and not still:
-                looking.wakes.append(looking.now_s + self._policy.floor_s)
-        self._from_outside(local_rank, rank, looking, spoken=bool(due))
+            late = replace(deadline, at_s=excused_until_s(deadline, rank.excuses.get(deadline.subject)))
+            hung_s = _hung_from_s(late, rank.standing)
+            if hung_s <= looking.now_s:
+                self._tell(local_rank, rank, replace(late, at_s=hung_s), looking, hung=True)
+            else:
+                works = replace(late, sentence=late.sentence + late.works)
+                self._tell(local_rank, rank, works, looking, hung=False)
+                looking.wakes.append(looking.now_s + self._policy.floor_s if late.learned else hung_s)
+        self._from_outside(local_rank, rank, looking, spoken=bool(due) and not beats_aside(page))
 
     def _has_passed(self, local_rank: int, rank: _Rank, deadline: Deadline, looking: _Looking) -> bool:
         """Whether the rank is late by this deadline and nothing excuses it; else when to look again.
@@ -244,7 +249,7 @@ class HangMonitor:
             elif section is not None and now_s >= deadline.at_s:
                 looking.waited_for.setdefault(section, set()).add(local_rank)
                 looking.wakes.append(section.until_s)
-        at_s = excused_until_s(deadline, rank.excuses.get(_stall(deadline)))
+        at_s = excused_until_s(deadline, rank.excuses.get(deadline.subject))
         if at_s <= now_s:
             return True
         moments = [at_s, deadline.at_s]
@@ -259,12 +264,11 @@ class HangMonitor:
         self, local_rank: int, rank: _Rank, deadline: Deadline, looking: _Looking
     ) -> OpenSection | None:
         """The section that this rank may be waiting for."""
-        key = _stall(deadline)
-        number, before = self._first_rank + local_rank, rank.excuses.get(key)
+        number, before = self._first_rank + local_rank, rank.excuses.get(deadline.subject)
         found = excused(deadline, before, number, looking.now_s, looking.sections)
         if found is None:
             return None
-        section, rank.excuses[key] = found
+        section, rank.excuses[deadline.subject] = found
         return section
 
     def _from_outside(self, local_rank: int, rank: _Rank, looking: _Looking, *, spoken: bool) -> None:
@@ -281,7 +285,7 @@ class HangMonitor:
             what = "stands still: no CPU time, no output, no thread that changed its state"
         else:
             return
-        late = Deadline(at_s, since_s, timeout_s, "outside", what)
+        late = Deadline(at_s, since_s, timeout_s, stall("outside", since_s), what)
         if standing.stopped_since_s is None and not self._has_passed(local_rank, rank, late, looking):
             return
         if at_s > looking.now_s:
@@ -294,7 +298,7 @@ class HangMonitor:
         hung = (
             hung or self._policy.action is Action.KILL_SUSPECTS
         ) and self._policy.action is not Action.REPORT
-        key = (*_stall(late), hung)
+        key = (late.subject, hung)
         if key in rank.told:
             return
         rank.told.add(key)
@@ -304,6 +308,16 @@ class HangMonitor:
         )
 
 
-def _stall(late: Deadline) -> tuple[str, float]:
-    """The same at every look while a rank does not get on."""
-    return late.subject, round(late.since_s, 2)
+def _hung_from_s(late: Deadline, standing: Standing | None) -> float:
+    """When a rank is hung by a deadline: by some only if it has stood still long enough as well.
+
+    Of the end it is known when it began: a movement that is seen first after it was the last work before it.
+    """
+    if not late.still_s:
+        return late.at_s
+    if standing is None:
+        return math.inf
+    if late.learned:
+        return max(late.at_s, standing.still_since_s + late.still_s)
+    seen_s = standing.still_since_s + late.still_s / 2
+    return max(late.at_s, seen_s, standing.still_from_s(late.since_s) + late.still_s)

@@ -32,15 +32,23 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Since when nothing has moved, as far as samples tell; `stopped_since_s`: stopped at every look since."""
+    """Since when nothing has moved, as far as samples tell; `stopped_since_s`: stopped at every look since.
+
+    The last movement lies between the samples at `moved_after_s` and `still_since_s`.
+    """
 
     last: Sample
     still_since_s: float
     stopped_since_s: float | None = None
+    moved_after_s: float = 0.0
 
     def still_for_s(self) -> float:
         """How long nothing has moved, at the last sample."""
         return self.last.at_s - self.still_since_s
+
+    def still_from_s(self, began_s: float) -> float:
+        """The same, where what moved at the first sample after `began_s` is known to have moved before that."""
+        return began_s if self.moved_after_s <= began_s <= self.still_since_s else self.still_since_s
 
 
 def first(sample: Sample) -> Standing:
@@ -62,6 +70,7 @@ def following(known: Standing, sample: Sample) -> Standing:
         known,
         last=sample,
         still_since_s=sample.at_s if moved else known.still_since_s,
+        moved_after_s=before.at_s if moved else known.moved_after_s,
         stopped_since_s=since if sample.stopped else None,
     )
 
@@ -71,5 +80,6 @@ def restarted_at(known: Standing, now_s: float) -> Standing:
     return replace(
         known,
         still_since_s=max(known.still_since_s, now_s),
+        moved_after_s=max(known.moved_after_s, now_s),
         stopped_since_s=None if known.stopped_since_s is None else now_s,
     )

@@ -14,14 +14,15 @@ Nothing but `command` writes.
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import orjson
 
+from nvrx_async.etcd.background import beside
 from nvrx_async.etcd.client import EtcdClient
 from nvrx_async.etcd.config import EtcdConfig
 from nvrx_async.etcd.errors import UnavailableError
@@ -35,6 +36,7 @@ from nvrx_async.job.job_events import JobEvent
 from nvrx_async.job.keys import AttemptKeys, current
 from nvrx_async.job.live import LIVE, LiveNode
 from nvrx_async.job.patience import Absence, Patience
+from nvrx_async.job.reached import ASKED_AT_ONCE, Ask, until_reached
 from nvrx_async.job.reader import Reader, living_attempt
 from nvrx_async.job.records import Command, CommandPhase, Node, Outcome, Phase, Verb
 from nvrx_async.job.round_record import RoundRecord, with_marks
@@ -45,18 +47,13 @@ from nvrx_async.job.why import Why, explain
 if TYPE_CHECKING:
     from datetime import datetime
 
-Ask: TypeAlias = Callable[[str, str, Mapping[str, Any], float], Awaitable[Mapping[str, Any]]]
-"""Asks the agent at an address a question (kind, payload) within seconds; an `OSError` or what `silence` names
-says that there is no answer."""
-
 LIVE_WITHIN_S = 0.5
 MOST_ASKED = 256
 """Agents asked for live numbers without being told to: more make no table that a person reads."""
-ASKED_AT_ONCE = 64
-LOOK_AGAIN_S = 0.5
-"""How often agents are asked how far they are: steps are in no key that could be watched."""
 ANSWER_WITHIN_S = 30.0
 EVENTS_OF_ROUNDS = 200
+REPORTS_TOLD = 64
+"""Reports of nodes among the events of a job; of at least two rounds."""
 
 
 class JobClient:
@@ -213,9 +210,11 @@ class JobClient:
     async def changes(self) -> AsyncIterator[Changes]:
         """Tells whenever something in the job was decided, and once at the start; for pictures that are redrawn."""
         reader = await self._reader()
-        async with Feed(self._client) as feed:
+        changes = Changes()
+        async with Feed(self._client, away=changes.wake) as feed:
             feed.set_scopes(_followed(reader.keys))
-            yield Changes(feed)
+            changes.feed = feed
+            yield changes
 
     # Waiting and steering -----------------------------------------------------------------------------
 
@@ -229,13 +228,16 @@ class JobClient:
         wanted, never, patience, absence = condition(text), False, self.patience(), Absence()
         with anyio.move_on_after(timeout_s):
             async with self.changes() as changes:
+                await changes.next()
                 while not never:
-                    await changes.next(LOOK_AGAIN_S if wanted.needs_live else absence.looks_again_s)
-                    status = await patience.of(lambda: self.status(live=wanted.needs_live))
+                    status = await patience.of(lambda: self.status(live=wanted.step is not None))
                     answer = Answer.NOT_YET if absence.passes(status) else wanted.holds(status)
                     if answer is Answer.YES:
                         return status
                     never = answer is Answer.NEVER
+                    if not never:
+                        async with beside(partial(self._wake_at_step, changes, status, wanted.step)):
+                            await changes.next(absence.looks_again_s)
         if never:
             raise NotSoError(
                 f"job {self.run_id} is {status.state.value}: {text} will not be any more",
@@ -288,6 +290,11 @@ class JobClient:
             f"nvrx status {self.run_id}",
         )
 
+    async def _wake_at_step(self, changes: Changes, status: JobStatus, step: int | None) -> None:
+        if step is not None and self._ask is not None:
+            await until_reached(self._ask, self._silence, status, step)
+            changes.wake()
+
     # Inside -------------------------------------------------------------------------------------------
 
     async def _answered(self, feed: Feed, key: str, outcome: str) -> Command | None:
@@ -316,12 +323,13 @@ class JobClient:
         return (now_round.number if now_round else 0), outcome is not None
 
     async def _events(self, reader: Reader, first: int) -> tuple[JobEvent, ...]:
-        """All events of the rounds from `first` on; of those before the last but one, without nodes' reports."""
+        """All events of the rounds from `first` on; of earlier ones without nodes' reports, where those are many."""
         held = await reader.held(nodes=True)
         newest = held.round.number
         start = max(first, newest + 1 - EVENTS_OF_ROUNDS)
-        detailed = [number for number in (newest - 1, newest) if number >= start]
-        records = list(await reader.rounds(range(start, max(start, newest - 1))))
+        last = max(2, REPORTS_TOLD // max(1, len(held.nodes or {})))
+        detailed = range(max(start, newest + 1 - last), newest + 1)
+        records = list(await reader.rounds(range(start, detailed.start)))
         records += [await reader.round(number) for number in detailed]
         return job_events.of_attempt(
             held.current.attempt,
@@ -330,6 +338,7 @@ class JobClient:
             held.nodes or {},
             held.commands,
             held.excluded,
+            await reader.assignments(range(start, newest + 1)),
         )
 
     async def _live(self, held: Held, *, every: bool) -> tuple[dict[str, LiveNode], list[str]]:
@@ -365,13 +374,25 @@ class JobClient:
 class Changes:
     """See `JobClient.changes`."""
 
-    def __init__(self, feed: Feed) -> None:
-        self._feed = feed
+    feed: Feed
+
+    def __init__(self) -> None:
+        self._woken = False
+        self._waiting: anyio.CancelScope | None = None
 
     async def next(self, at_most_s: float | None = None) -> None:
-        """Wait until something was decided, or so long."""
-        with anyio.move_on_after(at_most_s):
-            await anext(self._feed)
+        """Wait until something was decided, etcd went away (who asks it then is told so), or so long."""
+        with anyio.move_on_after(at_most_s) as self._waiting:
+            if not self._woken:
+                await anext(self.feed)
+                self.feed.pass_over()
+        self._woken, self._waiting = False, None
+
+    def wake(self) -> None:
+        """Look again: what nobody decided has changed, or etcd went away."""
+        self._woken = True
+        if self._waiting is not None:
+            self._waiting.cancel()
 
 
 def _followed(keys: AttemptKeys, number: int | None = None) -> frozenset[Scope]:

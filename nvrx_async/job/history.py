@@ -1,7 +1,7 @@
 """A job as its own log folder remembers it (`history.jsonl`): for when etcd is gone. Pure: lines in, rounds out.
 
 The file is one node's: verdicts and outcome are the job's, ends of ranks and seats are this node's alone (of all
-nodes that share the folder, where they do).
+nodes that share the folder, where they do). What nodes report, it has of all where its agent led a small job.
 """
 
 from __future__ import annotations
@@ -15,19 +15,22 @@ import orjson
 from nvrx_async.job.codec import decode
 from nvrx_async.job.errors import RecordError
 from nvrx_async.job.job_events import JobEvent, in_order, of_command, of_node, of_round
-from nvrx_async.job.keys import AttemptKeys
+from nvrx_async.job.keys import AttemptKeys, Told
 from nvrx_async.job.records import (
     Assignment,
     Command,
     CommandPhase,
+    Done,
     End,
     Fault,
-    FaultKind,
+    Interrupt,
     JobSpec,
     Node,
     Outcome,
     Phase,
     RankEnd,
+    Round,
+    Seat,
     WorldShard,
 )
 from nvrx_async.job.round_record import RoundRecord, assembled
@@ -36,6 +39,8 @@ from nvrx_async.job.status import (
     JobStatus,
     NodeStatus,
     Role,
+    is_fault,
+    last_asked_of,
     last_fault_of,
     rank_statuses,
     state_of_outcome,
@@ -54,6 +59,10 @@ class _Attempt:
     assignments: dict[int, dict[str, Assignment]] = field(default_factory=dict)
     verdicts: dict[int, End] = field(default_factory=dict)
     ends: dict[int, dict[int, RankEnd]] = field(default_factory=dict)
+    opened: dict[int, Round] = field(default_factory=dict)
+    interrupts: dict[int, Interrupt] = field(default_factory=dict)
+    reports: dict[int, dict[str, Fault]] = field(default_factory=dict)
+    done: dict[int, dict[str, Done]] = field(default_factory=dict)
     commands: dict[str, Command] = field(default_factory=dict)
     outcome: Outcome | None = None
 
@@ -118,7 +127,29 @@ def _added(attempt: _Attempt, raw: dict[str, Any]) -> _Attempt:
         attempt.commands[name] = _read(Command, raw)
     elif kind == "outcome":
         attempt.outcome = _read(Outcome, raw)
+    elif kind in _TOLD and raw.pop("attempt") == attempt.number:
+        _tell(attempt, _TOLD[kind], raw)
     return attempt
+
+
+_TOLD = {told.value: told for told in Told}
+
+
+def _tell(attempt: _Attempt, told: Told, raw: dict[str, Any]) -> None:
+    """A record of etcd that tells of moments; the same one may stand in the file more than once."""
+    if told is Told.ROUND:
+        opened = _read(Round, raw)
+        attempt.opened[opened.number] = opened
+        return
+    number = raw.pop("round")
+    if told is Told.INTERRUPT:
+        attempt.interrupts[number] = _read(Interrupt, raw)
+    elif told is Told.REPORT:
+        report = _read(Fault, raw)
+        attempt.reports.setdefault(number, {})[report.node_id] = report
+    else:
+        done = _read(Done, raw)
+        attempt.done.setdefault(number, {})[done.node_id] = done
 
 
 def _read(cls: type[T], raw: dict[str, Any]) -> T:
@@ -127,31 +158,51 @@ def _read(cls: type[T], raw: dict[str, Any]) -> T:
 
 def _numbers(attempt: _Attempt) -> list[int]:
     last = [attempt.outcome.round] if attempt.outcome else []
-    return sorted({*attempt.assignments, *attempt.verdicts, *attempt.ends, *last})
+    return sorted({*attempt.assignments, *attempt.verdicts, *attempt.ends, *attempt.opened, *last})
 
 
 def _round(run_id: str, attempt: _Attempt, number: int) -> RoundRecord:
-    seated, ends = attempt.assignments.get(number, {}), attempt.ends.get(number, {})
+    seated = attempt.assignments.get(number, {})
     seats = tuple(sorted((one.seat for one in seated.values()), key=lambda seat: seat.first_rank))
-    unseated = attempt.nodes[-1].node_id if attempt.nodes else "this node"
-    by_rank = {seat.first_rank + place: seat for seat in seats for place in range(seat.slots)}
-    reports: dict[str, list[RankEnd]] = {}
-    for rank in sorted(ends):
-        reports.setdefault(by_rank[rank].node_id if rank in by_rank else unseated, []).append(ends[rank])
-    hosts = {seat.node_id: seat.host for seat in seats}
+    before = attempt.reports.get(number - 1, {})
     record = assembled(
         AttemptKeys(run_id, attempt.number),
         number,
+        now_round=attempt.opened.get(number),
         verdict=attempt.verdicts.get(number),
         before=attempt.verdicts.get(number - 1),
         outcome=attempt.outcome,
-        reports=[Fault(name, "", hosts.get(name, ""), tuple(told)) for name, told in reports.items()],
+        interrupt=attempt.interrupts.get(number),
+        reports=_reports(attempt, number, seats),
+        done=attempt.done.get(number, {}).values(),
+        joins=[report.join for report in before.values() if report.join is not None],
         world=[WorldShard(0, 1, seats, ())] if seats else (),
     )
     world_size = next((one.world_size for one in seated.values()), 0)
     over = attempt.outcome is not None or number in attempt.verdicts or number < max(_numbers(attempt))
     phase = Phase.ENDED if over else Phase.RUNNING  # it ran when the last line was written
     return replace(record, world_size=record.world_size or world_size, phase=phase)
+
+
+def _reports(attempt: _Attempt, number: int, seats: tuple[Seat, ...]) -> list[Fault]:
+    """What nodes reported, with the ends of ranks that their agents noted one by one."""
+    told, ends = attempt.reports.get(number, {}), attempt.ends.get(number, {})
+    by_rank = {seat.first_rank + place: seat for seat in seats for place in range(seat.slots)}
+    unseated = attempt.nodes[-1].node_id if attempt.nodes else "this node"
+    found: dict[str, dict[int, RankEnd]] = {
+        report.node_id: {end.rank: end for end in report.ends} for report in told.values()
+    }
+    for rank, end in ends.items():
+        name = by_rank[rank].node_id if rank in by_rank else unseated
+        found.setdefault(name, {})[rank] = end
+    hosts = {seat.node_id: seat.host for seat in seats}
+    return [
+        replace(
+            told.get(name) or Fault(name, "", hosts.get(name, ""), ()),
+            ends=tuple(of_node[rank] for rank in sorted(of_node)),
+        )
+        for name, of_node in found.items()
+    ]
 
 
 def _status(run_id: str, attempt: _Attempt, rounds: tuple[RoundRecord, ...], last_utc: str) -> JobStatus:
@@ -174,7 +225,8 @@ def _status(run_id: str, attempt: _Attempt, rounds: tuple[RoundRecord, ...], las
         )
         for node_id, node in living.items()
     )
-    billed = [end for end in attempt.verdicts.values() if end.root.kind is not FaultKind.ASKED]
+    verdicts = [attempt.verdicts[number] for number in sorted(attempt.verdicts)]
+    billed = [end for end in verdicts if is_fault(end)]
     return JobStatus(
         run_id=run_id,
         attempt=attempt.number,
@@ -190,9 +242,8 @@ def _status(run_id: str, attempt: _Attempt, rounds: tuple[RoundRecord, ...], las
         restarts=sum(not end.root.kind.is_membership for end in billed),
         max_restarts=spec.max_restarts if spec else 0,
         lost_nodes=sum(end.root.kind.is_membership for end in billed),
-        last_fault=last_fault_of(
-            outcome, max(attempt.verdicts.values(), key=lambda end: end.number, default=None)
-        ),
+        last_fault=last_fault_of(outcome, billed[-1] if billed else None),
+        last_asked=last_asked_of(verdicts[-1] if verdicts else None),
         outcome=outcome,
         nodes=nodes if outcome is None else (),
         ranks=rank_statuses(newest, {}) if newest is not None and newest.ends else (),

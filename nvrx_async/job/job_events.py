@@ -5,11 +5,13 @@ Records hold what is decided, so each event is found in one of them, with its ti
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from nvrx_async.job.records import (
+    REGISTERED,
+    Assignment,
     Command,
     CommandPhase,
     Exclusion,
@@ -67,7 +69,8 @@ def in_order(events: Iterator[JobEvent] | tuple[JobEvent, ...]) -> tuple[JobEven
 def of_round(record: RoundRecord) -> Iterator[JobEvent]:
     """All that a round tells."""
     number, times = record.number, record.times
-    why = f": {record.why}" if record.why else ""
+    # Where a verdict led here, its event has just said why.
+    why = f": {record.why}" if record.why and record.before is None else ""
     yield JobEvent(times.opened_utc, EventKind.OPENED, f"round {number} opened{why}", number)
     if times.running_utc:
         nodes = len(record.seats)
@@ -120,9 +123,21 @@ def _told(record: RoundRecord) -> Iterator[JobEvent]:
 
 def of_node(node: Node) -> JobEvent:
     """A registration."""
-    kept = f" in place of {node.succeeds}" if node.succeeds else ""
-    sentence = f"{node.node_id} registered with {node.slots} slot{'s' * (node.slots != 1)}{kept}"
-    return JobEvent(node.registered_utc, EventKind.REGISTERED, sentence, node_id=node.node_id)
+    return _registration(node.node_id, node.slots, node.registered_utc, node.succeeds)
+
+
+def of_assignment(assignment: Assignment) -> JobEvent:
+    """The registration that a seat was given to; it stands here when the agent is gone."""
+    told, seat = assignment.extra.get(REGISTERED), assignment.seat
+    about: Mapping[str, object] = told if isinstance(told, Mapping) else {}
+    succeeds = str(about.get("succeeds") or "")
+    return _registration(seat.node_id, seat.slots, str(about.get("at_utc", "")), succeeds)
+
+
+def _registration(node_id: str, slots: int, at_utc: str, succeeds: str | None) -> JobEvent:
+    kept = f" in place of {succeeds}" if succeeds else ""
+    sentence = f"{node_id} registered with {slots} slot{'s' * (slots != 1)}{kept}"
+    return JobEvent(at_utc, EventKind.REGISTERED, sentence, node_id=node_id)
 
 
 def of_command(command: Command) -> Iterator[JobEvent]:
@@ -153,10 +168,12 @@ def of_attempt(
     nodes: Mapping[str, Node],
     commands: tuple[Command, ...],
     exclusions: Mapping[str, Exclusion],
+    assignments: Iterable[Assignment] = (),
 ) -> tuple[JobEvent, ...]:
     """Everything an attempt's records tell, in order."""
     found = [JobEvent(created_utc, EventKind.CREATED, f"attempt {attempt} begun")]
-    found += [of_node(node) for node in nodes.values()]
+    registered = [of_node(node) for node in nodes.values()] + [of_assignment(one) for one in assignments]
+    found += dict.fromkeys(registered)
     found += [event for command in commands for event in of_command(command)]
     found += [of_exclusion(one) for one in exclusions.values()]
     found += [event for record in rounds for event in of_round(record)]

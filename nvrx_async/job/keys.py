@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from enum import Enum
 
 from nvrx_async.etcd.types import Scope
 from nvrx_async.job.errors import InvalidNameError
@@ -124,6 +125,10 @@ class AttemptKeys:
         """What one agent starts in the round."""
         return f"{self.base}rounds/{number}/seal/{token}/assign/{node_id}"
 
+    def assignments(self, number: int, token: str) -> Scope:
+        """What all agents of a sealed world start in the round."""
+        return Scope(self.assignment(number, token, ""), prefix=True)
+
     def interrupt(self, number: int) -> str:
         """Created once: the round is over."""
         return f"{self.interrupts.key}{number}"
@@ -177,3 +182,31 @@ class AttemptKeys:
     def excluded(self, node_id: str) -> str:
         """One node that takes no seat, and why."""
         return f"{self.exclusions.key}{node_id}"
+
+
+class Told(Enum):
+    """Keys that tell of moments of a round."""
+
+    ROUND = "round"
+    INTERRUPT = "interrupt"
+    REPORT = "report"
+    DONE = "done"
+
+
+_OF_ROUND = {"faults": Told.REPORT, "done": Told.DONE}
+
+
+def told_by(run_id: str, key: str) -> tuple[int, Told, int | None] | None:
+    """Attempt, kind and number of a round that a key tells of, None for any other; `round` names its number inside."""
+    prefix = f"{ROOT}/{run_id}/"
+    if not key.startswith(prefix):
+        return None
+    match key[len(prefix) :].split("/"):
+        case [attempt, "round"]:
+            return int(attempt), Told.ROUND, None
+        case [attempt, "interrupt", number]:
+            return int(attempt), Told.INTERRUPT, int(number)
+        case [attempt, "rounds", number, "faults" | "done" as kind, _]:
+            return int(attempt), _OF_ROUND[kind], int(number)
+        case _:
+            return None

@@ -9,6 +9,13 @@ from typing import Any
 LIVE = "live"
 """Kind of the question."""
 
+REACHED = "reached"
+"""Kind of another: have all ranks of a `round` here come to `step`? It is answered when they have, `{"reached": true}`,
+or after `within_s`, `{"reached": false}`."""
+
+REACHED_WITHIN_S = 20.0
+"""How long such a question waits before it is asked again: what is gone without a word costs no longer."""
+
 
 @dataclass(frozen=True, slots=True)
 class LiveRank:
@@ -16,7 +23,8 @@ class LiveRank:
 
     `state`: starting (no hello yet), running, done (said that training is over) or ended. `step`: the last one it
     reported. `beat_age_s`: since its last report. `section`: its innermost open section but "step", open for
-    `section_s`. `output_bytes`: of stdout and stderr. None: not known, as of a rank without the rank link.
+    `section_s`. `output_bytes`: of stdout and stderr. `log`: folder of its output. None: not known, as of
+    a rank without the rank link.
     """
 
     rank: int
@@ -28,6 +36,7 @@ class LiveRank:
     section: str = ""
     section_s: float = 0.0
     output_bytes: int = 0
+    log: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import orjson
 
 from nvrx_async.etcd import survey
-from nvrx_async.etcd.types import KeyValue, Scope
+from nvrx_async.etcd.types import MAX_TXN_OPERATIONS, KeyValue, Scope
 from nvrx_async.job.codec import decode
 from nvrx_async.job.errors import NoSuchJobError
 from nvrx_async.job.keys import ROOT, AttemptKeys, current
 from nvrx_async.job.names import nearest
 from nvrx_async.job.records import (
+    Assignment,
     Command,
     Current,
     Done,
@@ -31,12 +32,14 @@ from nvrx_async.job.records import (
     WorldShard,
 )
 from nvrx_async.job.round_record import RoundRecord, assembled, seal_of
-from nvrx_async.job.status import Held
+from nvrx_async.job.status import Held, is_fault
 
 if TYPE_CHECKING:
     from nvrx_async.etcd.client import EtcdClient
 
 T = TypeVar("T")
+WORLDS = 16
+"""Worlds whose members are told of; rounds in which nobody moved share one."""
 _AFTER_SLASH = chr(ord("/") + 1)
 
 
@@ -101,6 +104,7 @@ class Reader:
             current=self._living,
             job=_one(Job, job[0]),
             round=running,
+            fault=await self._last_fault(running.verdict),
             record=await self._standing(running, ended, world=nodes),
             outcome=ended,
             nodes=registered,
@@ -170,6 +174,16 @@ class Reader:
             world=await self._all(WorldShard, keys.worlds(*seal)) if seal else (),
         )
 
+    async def assignments(self, numbers: Sequence[int]) -> tuple[Assignment, ...]:
+        """Who had a seat in the last worlds of these rounds; unlike a registration it outlives its agent."""
+        keys = self.keys
+        scopes = (Scope(keys.round), *(Scope(keys.end(number)) for number in numbers))
+        now_round, *ends = [listing.items for listing in await self._client.list_all(scopes)]
+        running = _only(Round, now_round)
+        told = [seal_of(n, running, _only(End, end)) for n, end in zip(numbers, ends, strict=True)]
+        seals = sorted({seal for seal in told if seal is not None})[-WORLDS:]
+        return tuple([one for seal in seals for one in await self._all(Assignment, keys.assignments(*seal))])
+
     async def _standing(self, running: Round, outcome: Outcome | None, *, world: bool) -> RoundRecord:
         """The round that `round` speaks of, with what is known of it without its reports."""
         keys, number = self.keys, running.number
@@ -187,6 +201,15 @@ class Reader:
             done=await self._all(Done, Scope(keys.done(number, ""), prefix=True)) if world else (),
             world=await self._all(WorldShard, keys.worlds(*seal)) if world and seal else (),
         )
+
+    async def _last_fault(self, verdict: End | None) -> End | None:
+        """The last verdict on a fault, from this one backwards: what people asked for is none."""
+        while verdict is not None and not is_fault(verdict):
+            numbers = range(verdict.number - 1, max(-1, verdict.number - 1 - MAX_TXN_OPERATIONS), -1)
+            listings = await self._client.list_all(tuple(Scope(self.keys.end(n)) for n in numbers))
+            ends = [_one(End, item) for listing in listings for item in listing.items]
+            verdict = next((end for end in ends if is_fault(end)), ends[-1] if ends else None)
+        return verdict
 
     async def _joined(self, number: int) -> tuple[str, ...]:
         """Who is ready for a round: by a key of its own, or in the report on the round before."""

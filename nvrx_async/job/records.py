@@ -24,8 +24,14 @@ OF_ROUND = "of_round"
 PROBES = "probes"
 """Key of the first shard's `extra` of a world: at which address each recorded agent answers questions, by node id."""
 
+FIRST_PROBE = "first_probe"
+"""Key of an assignment's `extra`: at which address the agent of rank 0 answers questions."""
+
 IMPORTS = "imports"
 """Key of `extra` of rounds, assignments and reports: modules that ranks imported: file, variables changed before."""
+
+REGISTERED = "registered"
+"""Key of an assignment's `extra`: when its agent registered (`at_utc`), and as whose successor (`succeeds`)."""
 
 STOP = "stop"
 """Key of a round's `extra`: how far an agreed stop has come, as in `Stop`."""

@@ -66,7 +66,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LastFault:
-    """The fault that ended a round last."""
+    """The fault that ended a round last; or, of `JobStatus.last_asked`, what somebody asked for."""
 
     round: int
     kind: FaultKind
@@ -118,8 +118,9 @@ class RankStatus:
 class JobStatus:
     """A job as it stands in etcd at one revision, with what its agents said when they were asked.
 
-    `since_utc`: when this state began. `waits_for`: what a round that forms is short of. `nodes` and `ranks` are
-    empty where only a summary was asked for; `nodes_present` counts the registered ones.
+    `since_utc`: when this state began. `waits_for`: what a round that forms is short of. `last_asked`: the round that
+    ended last did so on request. `nodes` and `ranks` are empty where only a summary was asked for; `nodes_present`
+    counts the registered ones.
     """
 
     run_id: str
@@ -138,6 +139,7 @@ class JobStatus:
     lost_nodes: int = 0
     waits_for: str = ""
     last_fault: LastFault | None = None
+    last_asked: LastFault | None = None
     outcome: Outcome | None = None
     nodes: tuple[NodeStatus, ...] = ()
     ranks: tuple[RankStatus, ...] = ()
@@ -153,13 +155,17 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What etcd holds of an attempt beside its rounds. `record` is the round that `round` speaks of."""
+    """What etcd holds of an attempt beside its rounds. `record` is the round that `round` speaks of.
+
+    `fault`: the last verdict on a round that a fault ended; the one in `round` may be on a later one.
+    """
 
     run_id: str
     current: Current
     job: Job
     round: Round
     record: RoundRecord
+    fault: End | None = None
     outcome: Outcome | None = None
     nodes: Mapping[str, Node] | None = None
     nodes_present: int = 0
@@ -194,7 +200,8 @@ def job_status(
         max_restarts=spec.max_restarts,
         lost_nodes=ledger.membership,
         waits_for=_waits_for(held) if state in (JobState.STARTING, JobState.RESTARTING) else "",
-        last_fault=last_fault_of(held.outcome, held.round.verdict),
+        last_fault=last_fault_of(held.outcome, held.fault),
+        last_asked=last_asked_of(held.round.verdict),
         outcome=held.outcome,
         nodes=nodes,
         ranks=rank_statuses(held.record, answers) if seated else (),
@@ -240,6 +247,7 @@ def _rank(
         section=live.section,
         section_s=live.section_s,
         output_bytes=live.output_bytes,
+        log=live.log,
     )
 
 
@@ -287,12 +295,24 @@ def last_fault_of(outcome: Outcome | None, verdict: End | None) -> LastFault | N
     """The fault that ended the attempt, else the last round that `verdict` speaks of; what was asked for is none."""
     if outcome is not None and outcome.root is not None and outcome.root.kind is not FaultKind.ASKED:
         root, number, at_utc = outcome.root, outcome.round, outcome.decided_utc
-    elif verdict is not None and verdict.root.kind is not FaultKind.ASKED:
+    elif verdict is not None and is_fault(verdict):
         root, number, at_utc = verdict.root, verdict.number, verdict.ended_utc
     else:
         return None
     ended = root.end.ended_utc if root.end is not None and root.end.ended_utc else at_utc
     return LastFault(number, root.kind, root.sentence, ended)
+
+
+def last_asked_of(verdict: End | None) -> LastFault | None:
+    """What the round that ended last ended for, if somebody asked for it."""
+    if verdict is None or is_fault(verdict):
+        return None
+    return LastFault(verdict.number, verdict.root.kind, verdict.root.sentence, verdict.ended_utc)
+
+
+def is_fault(verdict: End) -> bool:
+    """Whether a round ended by a fault, and not on request."""
+    return verdict.root.kind is not FaultKind.ASKED
 
 
 def _nodes(held: Held, live: Mapping[str, LiveNode]) -> tuple[NodeStatus, ...]:

@@ -16,9 +16,9 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-import anyio.to_thread
 import orjson
 
+from nvrx_async.aside import aside
 from nvrx_async.probe.errors import ProtocolError
 from nvrx_async.ranklink import frames
 from nvrx_async.ranklink.errors import FrameError
@@ -87,7 +87,7 @@ async def resolved(host: str, port: int) -> list[tuple[Any, ...]]:
         OSError: the name does not resolve.
     """
     look_up = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-    return list(await anyio.to_thread.run_sync(look_up, abandon_on_cancel=True))
+    return list(await aside(look_up))
 
 
 async def send(connection: socket.socket, fields: Mapping[str, Any]) -> None:

@@ -24,6 +24,7 @@ class Reports:
         self.free_slots: list[int] = []
         self.free_sections: list[int] = []
         self.forget()
+        self._go_on()
 
     def heartbeat(self) -> None:
         """Say that the calling thread gets on. Speaks for this thread only."""
@@ -47,6 +48,20 @@ class Reports:
         self.free_sections = [
             layout.SECTIONS + i * layout.SECTION_WORDS for i in reversed(range(layout.SECTION_SLOTS))
         ]
+
+    def _go_on(self) -> None:
+        """After an earlier connection of this process: its names keep their numbers, nothing of it is open."""
+        words = self.words
+        for index in range(layout.NAME_SLOTS):
+            at = layout.NAMES + index * layout.NAME_WORDS + layout.N_TEXT
+            if not words[at]:
+                break
+            raw = bytes(memoryview(words[at : at + layout.NAME_BYTES // 8]).cast("B"))
+            self.names[raw.rstrip(b"\0").decode("utf-8", "replace")] = index
+        for at in self.free_sections:
+            words[at + layout.S_NAME] = words[at + layout.S_SINCE] = 0
+        for at in self.free_slots:
+            words[at + T_OPEN] = 0
 
     def new_slot(self) -> int:
         """A slot for the calling thread; the last one is shared by all that come too late for their own."""

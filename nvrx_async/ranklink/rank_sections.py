@@ -45,6 +45,8 @@ class Section:
         words = rank.words
         now, ident = monotonic_ns(), get_ident()
         outer = _ENCLOSING.get()
+        if outer is not None and outer.words is not words:  # left open in an earlier connection
+            outer = None
         try:
             at = rank.free_sections.pop()
         except IndexError:

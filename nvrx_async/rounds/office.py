@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from nvrx_async.etcd.types import (
     Compare,
@@ -23,7 +24,9 @@ from nvrx_async.etcd.types import (
 from nvrx_async.job.codec import encode
 from nvrx_async.job.keys import AttemptKeys, current
 from nvrx_async.job.records import (
+    FIRST_PROBE,
     PROBES,
+    REGISTERED,
     SEATS_PER_SHARD,
     STOP,
     Assignment,
@@ -170,7 +173,8 @@ class Office:
 
     def _assignment(self, now_round: Round, seat: Seat, sealed: Sealed) -> Assignment:
         node = self.mirror.record(Node, self.keys.node(seat.node_id))
-        known = node is not None and node.incarnation == seat.incarnation
+        if node is not None and node.incarnation != seat.incarnation:
+            node = None
         return Assignment(
             round=now_round.number,
             seat=seat,
@@ -178,8 +182,10 @@ class Office:
             group_world_size=len(sealed.seats),
             master_address=sealed.master.address,
             master_port=sealed.master.master_port,
-            process=node.process if known and node is not None else None,
-            extra=handed_on(now_round.extra),
+            process=node.process if node is not None else None,
+            extra=handed_on(now_round.extra)
+            | (_registered(node) if node is not None else {})
+            | _first_probe(sealed),
         )
 
     def _outcome(self, now_round: Round, outcome: Outcome) -> tuple[Operation, ...]:
@@ -219,6 +225,12 @@ def runs_again(now_round: Round, sealed: Sealed, seal: tuple[int, str], utc: str
     return replace(_running(now_round, sealed, seal[1], utc), sealed_in=seal[0])
 
 
+def _registered(node: Node) -> dict[str, Any]:
+    """What outlives the registration of who is seated, for people who ask later."""
+    succeeds = {"succeeds": node.succeeds} if node.succeeds else {}
+    return {REGISTERED: {"at_utc": node.registered_utc, **succeeds}}
+
+
 def _running(now_round: Round, sealed: Sealed, token: str, utc: str) -> Round:
     return replace(
         now_round,
@@ -234,6 +246,12 @@ def _running(now_round: Round, sealed: Sealed, token: str, utc: str) -> Round:
 
 def _world_size(seats: tuple[Seat, ...]) -> int:
     return seats[-1].first_rank + seats[-1].slots
+
+
+def _first_probe(sealed: Sealed) -> dict[str, str]:
+    """Whom to ask where a world is too large for everybody to know it."""
+    probe = sealed.probes.get(sealed.seats[0].node_id)
+    return {FIRST_PROBE: probe} if probe and len(sealed.seats) > 1 else {}
 
 
 def _shards(sealed: Sealed) -> list[WorldShard]:

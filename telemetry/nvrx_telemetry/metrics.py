@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, TypeAlias
 from nvrx_telemetry import semconv
 from nvrx_telemetry.model import Value
 from nvrx_telemetry.setup import TelemetryConfig, metric_exporter
+from nvrx_telemetry.trouble import Trouble
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Observation
     from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExporter
     from opentelemetry.sdk.metrics.view import View
+
+    from nvrx_telemetry.metric_sender import HeardMetrics
 
 SECONDS = (
     0.001,
@@ -70,16 +73,19 @@ Measured: TypeAlias = tuple[float, Attributes]
 class Metrics:
     """See the module. Safe to use from several threads."""
 
-    def __init__(self, config: TelemetryConfig, resource: Attributes) -> None:
+    def __init__(self, config: TelemetryConfig, resource: Attributes, trouble: Trouble | None = None) -> None:
         self._config = config
         self._resource = resource
+        self._trouble = trouble or Trouble("", _nobody_listens)
         self._lock = threading.Lock()
         self._loading = threading.Lock()
         self._early: list[tuple[str, float, Attributes]] = []
         self._instruments: dict[str, Counter | Histogram] = {}
         self._gauges: dict[str, list[Measured]] = {}
+        self._tried = False
         self._provider: MeterProvider | None = None
         self._reader: InMemoryMetricReader | None = None
+        self._sender: HeardMetrics | None = None
 
     def add(self, name: str, value: float, attributes: Attributes | None = None) -> None:
         """Add to a counter, or note a value for a histogram."""
@@ -94,11 +100,20 @@ class Metrics:
         """What is now; it stands until the next call."""
         self._gauges[name] = list(measured)
 
-    def start(self) -> None:
-        """Load the SDK and begin to send, once. Blocks for as long as the imports take."""
+    def start(self) -> str:
+        """Load the SDK and begin to send, once. Blocks for as long as the imports take.
+
+        Returns why that failed, "" else; a second call does not try again, and has nothing new to say.
+        """
         with self._loading:
-            if self._provider is None:
+            if self._tried:
+                return ""
+            self._tried = True
+            try:
                 self._load()
+            except Exception as error:  # noqa: BLE001 - a helper's outermost frame: foreign code, read from variables
+                return f"{type(error).__name__}: {error}"
+            return ""
 
     def _load(self) -> None:
         from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415 - the SDK is for those who asked
@@ -112,7 +127,7 @@ class Metrics:
         readers: list[MetricReader] = []
         if self._config.metrics is not None:
             interval_ms = self._config.interval_s * 1000
-            readers.append(PeriodicExportingMetricReader(metric_exporter(self._config), interval_ms))
+            readers.append(PeriodicExportingMetricReader(self._exporter(), interval_ms))
         if self._config.metrics_port is not None:
             self._reader = InMemoryMetricReader()
             readers.append(self._reader)
@@ -126,6 +141,15 @@ class Metrics:
         for name, value, attributes in early:
             self._note(name, value, attributes)
 
+    def _exporter(self) -> MetricExporter:
+        from nvrx_telemetry.metric_sender import HeardMetrics  # noqa: PLC0415 - loads the SDK
+        from nvrx_telemetry.sender import take_over_log  # noqa: PLC0415 - as above
+
+        take_over_log(self._trouble.heard)
+        trouble = self._trouble
+        self._sender = HeardMetrics(metric_exporter(self._config), trouble.worked, trouble.failed)
+        return self._sender
+
     def exposition(self) -> str:
         """All metrics in Prometheus' text format; empty before `start`."""
         from nvrx_telemetry.prometheus import exposition  # noqa: PLC0415 - only where somebody scrapes
@@ -133,20 +157,32 @@ class Metrics:
         data = self._reader.get_metrics_data() if self._reader is not None else None
         return exposition(data) if data is not None else ""
 
-    def close(self, within_s: float) -> None:
-        """Send what there is, and end. Blocks for `within_s` at most."""
+    def close(self, within_s: float) -> str:
+        """Send what there is, and end. Blocks for `within_s` at most. Returns why that failed, if it is known."""
+        told: list[str] = []
         # The exporter under it waits for its collector as long as it likes.
-        ending = threading.Thread(target=self._end, args=(within_s,), name="nvrx-metrics-end", daemon=True)
+        ending = threading.Thread(
+            target=lambda: told.append(self._end(within_s)), name="nvrx-metrics-end", daemon=True
+        )
         ending.start()
         ending.join(within_s)
+        if ending.is_alive() or (self._sender is not None and self._sender.sending):
+            self._trouble.failed()
+        return told[0] if told else ""
 
-    def _end(self, within_s: float) -> None:
+    def _end(self, within_s: float) -> str:
         if self._config.metrics is not None and (self._early or self._gauges):
-            self.start()  # a job that is over before the SDK was loaded has numbers too
+            lost = self.start()  # a job that is over before the SDK was loaded has numbers too
+            if lost:
+                return lost
         with self._loading:
             provider = self._provider
-        if provider is not None:
-            provider.shutdown(within_s * 1000)
+        try:
+            if provider is not None:
+                provider.shutdown(within_s * 1000)
+        except Exception as error:  # noqa: BLE001 - the SDK raises no other; a helper's outermost frame
+            return f"{type(error).__name__}: {error}"
+        return ""
 
     def _make(self, meter: Meter) -> dict[str, Counter | Histogram]:
         made: dict[str, Counter | Histogram] = {}
@@ -179,6 +215,10 @@ class _Told:
 
         del options
         return [Observation(value, dict(attributes)) for value, attributes in self._told.get(self._name, [])]
+
+
+def _nobody_listens(line: str) -> None:
+    del line
 
 
 def _views() -> list[View]:

@@ -6,8 +6,11 @@ import threading
 import time
 from collections.abc import Callable
 
-_ABORTED = "Shutdown in progress"
-"""What OpenTelemetry's exporters log when they are ended while they try again: no reason for anything."""
+_ABORTED = ("Shutdown in progress", "Exporter already shutdown")
+"""How lines of OpenTelemetry's exporters begin that are ended while they try again: no reason for anything."""
+
+_GIVEN_UP = "due to timeout, max retries or shutdown"
+"""In the exporters' last line on a batch; what was wrong stands in those before it."""
 
 QUIET_S = 600.0
 """A collector that comes and goes is spoken of once in so long."""
@@ -31,7 +34,8 @@ class Trouble:
         if reason.startswith(_ABORTED):
             return
         with self._lock:
-            self._reason = reason
+            if _GIVEN_UP not in reason or not self._reason:
+                self._reason = reason
 
     def ends(self) -> None:
         """The process ends: what cannot be delivered now never will."""
@@ -54,4 +58,5 @@ class Trouble:
 
     def worked(self) -> None:
         """Something was delivered."""
-        self._lasts = False
+        with self._lock:
+            self._lasts, self._reason = False, ""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.etcd_server import EtcdProcess, etcd_process
-from support.nvrx_cli import nvrx, on_terminal
+from support.nvrx_cli import nvrx, nvrx_beside, on_terminal
 from support.stage import Agent, Stage, stage
 
 LINKED = str(Path(__file__).parents[1] / "support" / "linked_program.py")
@@ -272,8 +272,32 @@ def test_logs_are_followed(job: Stage) -> None:
     trains(job, 2)
     followed = on_terminal("logs", job.run_id, "-f", etcd=job.endpoint, until="steps are made")
     assert followed.code == 130
-    agents[0].signal(signal.SIGTERM)
-    agents[0].ends()
+    with nvrx_beside("logs", job.run_id, "-f", etcd=job.endpoint) as beside:
+        beside.says("steps are made")
+        agents[0].signal(signal.SIGTERM)
+        agents[0].ends()
+        ended = beside.ends()
+    assert ended.code == 0, ended
+    assert "finished round 0" in ended.out
+    assert ended.err == f"job {job.run_id} stopped, exit code 143: told to stop by SIGTERM\n"
+    again = nvrx("logs", job.run_id, "-f", etcd=job.endpoint)
+    assert (again.code, "stopped, exit code 143" in again.err) == (0, True), again
+
+
+def test_logs_of_a_standalone_job_end_with_it_though_it_takes_its_etcd_along(alone: Stage) -> None:
+    folder = alone.folder / "steps"
+    folder.mkdir()
+    options = ("--rdzv-id", alone.run_id, "--log-dir", str(alone.folder / "logs"))
+    agent = alone.run("--standalone", *options, LINKED, str(folder), "1000000")
+    agent.says("steps are made")
+    with nvrx_beside("logs", alone.run_id, "-f", etcd=None) as beside:
+        beside.says("steps are made")
+        agent.signal(signal.SIGTERM)
+        agent.ends()
+        ended = beside.ends()
+    assert ended.code == 0, ended
+    assert "finished round 0" in ended.out
+    assert "stopped, exit code 143" in ended.err
 
 
 def test_a_dump_holds_the_story_and_no_secret(job: Stage, tmp_path: Path) -> None:

@@ -14,17 +14,18 @@ LIMITS = ("--hang-timeout", "2", "--hang-startup-timeout", "30", "--startup-grac
 
 def saving(on: Stage, seconds: float, limit_s: float) -> list[Agent]:
     """Two agents; rank 0 is on the first one's node or on the other's, as they come."""
-    return [
-        on.launch(
-            str(PROGRAM),
-            str(seconds),
-            str(limit_s),
-            node=f"n{number}",
-            options=(*OPTIONS, *LIMITS),
-            environment={"OMP_NUM_THREADS": "1"},
-        )
-        for number in range(2)
-    ]
+    return [agent(on, f"n{number}", seconds, limit_s) for number in range(2)]
+
+
+def agent(on: Stage, node: str, seconds: float, limit_s: float, *more: str) -> Agent:
+    return on.launch(
+        str(PROGRAM),
+        str(seconds),
+        str(limit_s),
+        node=node,
+        options=(*OPTIONS, *LIMITS, *more),
+        environment={"OMP_NUM_THREADS": "1"},
+    )
 
 
 @pytest.mark.timeout(120)
@@ -47,6 +48,17 @@ def test_67_who_waits_for_a_rank_in_a_section_is_not_hung(job: Stage) -> None:
     assert sorted((len(wait), len(waits))) == [1, 1], job.told()
     assert all(agent.text.count("not taken for hung") == 1 for agent in agents), "once for each section"
     assert job.left() == []
+
+
+@pytest.mark.timeout(120)
+def test_67_where_agents_do_not_know_each_other_they_know_where_rank_0_is(job: Stage) -> None:
+    """As in a world of a thousand nodes; the coordinator alone, here that of rank 0, knows who is in it."""
+    parts = (4.0, 60.0, "--etcd-outage-limit", "0")
+    first = agent(job, "n0", *parts)
+    first.says("1 of 2 nodes joined")
+    agents = [first, agent(job, "n1", *parts)]
+    assert [one.ends(bound_s=90) for one in agents] == [0, 0], job.told()
+    assert job.held()["0/round"].value["number"] == 0, job.told()
 
 
 @pytest.mark.timeout(120)

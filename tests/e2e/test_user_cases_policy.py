@@ -100,6 +100,30 @@ def test_59_steps_grow_though_agents_keep_arriving(job: Stage) -> None:
     assert steps == sorted(set(steps)), "each round goes on where the one before had saved"
 
 
+BLOCKS = """
+import os
+for name in ("history.jsonl", "summary.txt"):
+    os.unlink(f"{LOGS}/{name}") if os.path.exists(f"{LOGS}/{name}") else None
+    os.mkfifo(f"{LOGS}/{name}")
+os.mkfifo(os.environ["TORCHELASTIC_ERROR_FILE"])
+print("blocked", flush=True)
+raise SystemExit(3)
+"""
+
+
+def test_60_files_of_the_agent_that_never_open_delay_neither_verdict_nor_exit(job: Stage) -> None:
+    """FIFOs that nobody reads or writes stand where the agent keeps its history and summary, and reads an error."""
+    logs = job.folder / "logs"
+    text = f"LOGS = {str(logs / 'fifo')!r}\n{BLOCKS}"
+    options = (*ONE, "--log-dir", str(logs), "--startup-grace", "0", "--max-restarts", "0")
+    agent = job.launch(script(job, text), run_id="fifo", options=options)
+    agent.says("blocked")
+    agent.says("the summary could not be written to .*: its disk does not answer")
+    agent.says("job fifo failed: --max-restarts is 0")
+    assert agent.ends() == 1, job.told()
+    assert job.left() == []
+
+
 @pytest.mark.parametrize("blocks", ["save", "progress file"])
 def test_60_a_save_that_nobody_takes_never_blocks_the_agent(job: Stage, blocks: str) -> None:
     fifo = job.folder / "checkpoint"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from nvrx_async.hang.monitor import Seen
+from collections.abc import Callable
+
+from nvrx_async.hang.monitor import HangMonitor, Seen
 from nvrx_async.hang.outside import Sample
 from nvrx_async.ranklink.page import NameView, PageView, SectionView, ThreadView
 
@@ -16,9 +18,9 @@ def thread(
     return ThreadView(MAIN, 100, True, last_s, reports, step, last_s, gap_s, opened)
 
 
-def side_thread(last_s: float) -> ThreadView:
-    """Another thread that beats."""
-    return ThreadView(12, 101, False, last_s, 1000, None, 0.0, 0.1, 0)
+def side_thread(last_s: float, *, principal: bool = False, step: int | None = None) -> ThreadView:
+    """Another thread that beats; `principal`: the one that had connected."""
+    return ThreadView(12, 101, principal, last_s, 1000, step, 0.0, 0.0 if principal else 0.1, 0)
 
 
 def section(
@@ -53,3 +55,23 @@ def busy(view: PageView) -> Seen:
 def still(view: PageView, *, states: str = "S", output_s: float = 0.0) -> Seen:
     """A rank that uses no CPU time."""
     return Seen(view, Sample(view.at_s, 5.0, states, output_s))
+
+
+Rank = Callable[[float], Seen]
+
+
+def run(
+    watch: HangMonitor, until_s: float, *ranks: Rank, start_s: float = 0.0
+) -> list[tuple[float, str, bool]]:
+    """Look when the monitor wants to; all findings with their moments."""
+    found, now_s, looks = [], start_s, 0
+    while now_s <= until_s:
+        look = watch.look(now_s, now_s, {i: rank(now_s) for i, rank in enumerate(ranks)})
+        found += [(now_s, one.sentence, one.hung) for one in look.findings]
+        assert look.next_s > now_s or look.findings
+        before_s, now_s, looks = now_s, max(look.next_s, now_s + 1e-6), looks + 1
+        while before_s < now_s:  # the lease is renewed all the time
+            watch.alive(before_s)
+            before_s += 2.0
+        assert looks < 1000, "it polls"
+    return found

@@ -10,7 +10,7 @@ from hang_kit import MAIN, busy, page, section, still, thread
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvrx_async.hang.monitor import HangMonitor, Look, Seen
+from nvrx_async.hang.monitor import ASK_AHEAD_S, HangMonitor, Look, Seen
 from nvrx_async.hang.patience import OpenSection, from_wire, to_wire
 from nvrx_async.hang.policy import HangPolicy
 from nvrx_async.ranklink.page import NameView, PageView
@@ -185,8 +185,13 @@ def test_sections_of_other_nodes_count_and_are_asked_for_ahead_of_the_deadline()
     assert asks == [False, True, True]
 
 
-def looks_at(rank: Rank, *moments: float) -> list[Look]:
-    watch = HangMonitor(POLICY, range(1), 0.0, known={}, expected=True)
+def test_each_agent_of_a_large_world_asks_at_another_moment():
+    asks = [look.ask for look in looks_at(waits_since(41), 136.4, 136.6, 141.0, ahead_s=4.5)]
+    assert asks == [False, True, True]
+
+
+def looks_at(rank: Rank, *moments: float, ahead_s: float = ASK_AHEAD_S) -> list[Look]:
+    watch = HangMonitor(POLICY, range(1), 0.0, known={}, expected=True, ask_ahead_s=ahead_s)
     for second in range(int(moments[0])):
         watch.alive(float(second))
     return [watch.look(now, now, {0: rank(now)}, None) for now in moments]

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 import anyio
 import orjson
 import pytest
-from record_kit import KEYS, ROOT, at, restarted
+from record_kit import KEYS, ROOT, SEATS, at, restarted
 
 from nvrx_async.etcd import EtcdClient, Feed, survey
-from nvrx_async.etcd.types import KeyValue, Put, Scope, Txn
+from nvrx_async.etcd.types import Delete, KeyValue, Put, Scope, Txn
 from nvrx_async.job import JobClient
 from nvrx_async.job.codec import decode, encode
 from nvrx_async.job.errors import NoSuchJobError, NoSuchRoundError, NotSoError, UnansweredError
@@ -20,7 +20,20 @@ from nvrx_async.job.job_events import EventKind
 from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.job.live import LiveNode, LiveRank
 from nvrx_async.job.reader import run_ids
-from nvrx_async.job.records import Command, CommandPhase, Outcome, Phase, Round, Verb
+from nvrx_async.job.records import (
+    REGISTERED,
+    Assignment,
+    Command,
+    CommandPhase,
+    End,
+    FaultKind,
+    Level,
+    Outcome,
+    Phase,
+    Root,
+    Round,
+    Verb,
+)
 from nvrx_async.job.status import JobState, Role
 
 
@@ -45,6 +58,21 @@ async def test_status_tells_state_nodes_ranks_and_the_last_fault(client):
     assert status.last_fault.sentence == ROOT.sentence
     summary = await job.summary()
     assert (summary.state, summary.nodes_present, summary.nodes) == (JobState.RUNNING, 2, ())
+
+
+async def test_what_somebody_asked_for_stands_beside_the_last_fault_and_hides_it_not(client):
+    run_id = await recorded(client, finished=False)
+    keys = AttemptKeys(run_id, 0)
+    asked = Root(FaultKind.ASKED, "restart asked by ada@desk", culprit=False)
+    ends = [End(n, asked, Level.IN_JOB, "asked for, not billed", at(60.0 + n)) for n in range(1, 140)]
+    for end in ends:
+        await client.commit(Txn((), (Put(keys.end(end.number), encode(end)),)))
+    held = decode(Round, keys.round, (await client.get(keys.round)).value)
+    later = replace(held, number=140, verdict=ends[-1])
+    await client.commit(Txn((), (Put(keys.round, encode(later)),)))
+    for status in (await JobClient(client, run_id).status(), await JobClient(client, run_id).summary()):
+        assert (status.last_fault.round, status.last_fault.sentence) == (0, ROOT.sentence)
+        assert (status.last_asked.round, status.last_asked.sentence) == (139, asked.sentence)
 
 
 async def test_looking_writes_nothing(client):
@@ -111,6 +139,20 @@ async def test_events_come_in_order_and_since_then(client):
     assert [event.at_utc for event in events] == sorted(event.at_utc for event in events)
     late = datetime(2026, 1, 1, 0, 1, 0, 450000, tzinfo=UTC)
     assert all(e.at_utc >= at(60.45) for e in [e async for e in job.events(since=late)])
+
+
+async def test_events_know_who_registered_though_it_is_gone(client):
+    run_id = await recorded(client, finished=False)
+    keys = AttemptKeys(run_id, 0)
+    for seat, extra in zip(SEATS, ({}, {"succeeds": "b-0"}), strict=True):
+        told = {REGISTERED: {"at_utc": at(0.0), **extra}}
+        assignment = Assignment(0, seat, 4, 2, "10.0.0.1", 29500, extra=told)
+        key = keys.assignment(0, "t0", seat.node_id)
+        await client.commit(Txn((), (Put(key, encode(assignment)),)))
+    await client.commit(Txn((), (Delete(Scope(keys.node("b"))),)))
+    events = [event async for event in JobClient(client, run_id).events()]
+    registered = [event.sentence for event in events if event.kind is EventKind.REGISTERED]
+    assert registered == ["a registered with 2 slots", "b registered with 2 slots in place of b-0"]
 
 
 async def test_events_are_followed_to_the_end_of_the_job(client):
@@ -261,6 +303,46 @@ async def test_live_numbers_are_asked_of_the_agents_and_the_silent_are_named(cli
     assert (status.nodes[0].warm, status.silent) == (2, ("b",))
     assert (await job.wait_for("running", timeout_s=20)).state is JobState.RUNNING
     assert (await job.why()).waterfall.steps[-1].name.endswith("connected")
+
+
+async def test_for_a_step_each_agent_that_is_behind_is_asked_once_and_answers_when_it_has_come(client):
+    run_id = await recorded(client, finished=False)
+    keys = AttemptKeys(run_id, 0)
+    for name in "ab":
+        held = await client.get(keys.node(name))
+        told = held.value.replace(b'"probe":""', b'"probe":"10.0.0.%s:1"' % name.encode())
+        await client.commit(Txn((), (Put(keys.node(name), told),)))
+    steps, waits, come, asked = {"a": 9, "b": 3}, anyio.Event(), anyio.Event(), []
+
+    async def ask(address, kind, payload, timeout_s):
+        name = address[7]
+        asked.append((kind, name))
+        if kind == "live":
+            first = 0 if name == "a" else 2
+            ranks = tuple(LiveRank(first + n, n, 100, "running", step=steps[name]) for n in range(2))
+            return _plain(LiveNode(name, 1, ranks))
+        assert (payload["round"], payload["step"]) == (1, 7)
+        waits.set()
+        await come.wait()
+        steps[name] = 7
+        return {"reached": True}
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+
+            async def wait() -> None:
+                job = JobClient(client, run_id, ask=ask)
+                status = await job.wait_for("step=7")
+                assert min(rank.step for rank in status.ranks) == 7
+
+            tasks.start_soon(wait)
+            await waits.wait()
+            before = len(asked)
+            await anyio.sleep(1.2)  # that nobody is asked in between is the subject
+            assert len(asked) == before
+            come.set()
+    assert asked.count(("reached", "b")) == 1
+    assert ("reached", "a") not in asked, "it has come already"
 
 
 def _plain(record):

@@ -1,12 +1,17 @@
 """A job told by its own log folder."""
 
-from record_kit import END, RAISED, SEATS, SPEC, at, node, stopped
+from dataclasses import replace
 
-from nvrx_async.job.codec import encode
+from record_kit import END, KEYS, RAISED, SEATS, SPEC, at, node, restarted, stopped
+
+from nvrx_async.job.codec import decode, encode
 from nvrx_async.job.history import past
 from nvrx_async.job.job_events import EventKind
-from nvrx_async.job.records import Assignment, Outcome, Phase
+from nvrx_async.job.keys import Told, told_by
+from nvrx_async.job.records import Assignment, End, Fault, FaultKind, Level, Outcome, Phase, Root, Round
+from nvrx_async.job.round_record import round_record
 from nvrx_async.job.status import JobState
+from nvrx_async.job.waterfall import waterfall
 from nvrx_async.job.why import explain
 
 
@@ -62,6 +67,13 @@ def test_how_a_job_stood_whose_etcd_is_gone():
     assert status.nodes == ()
 
 
+def test_an_asked_restart_hides_no_fault():
+    asked = End(1, Root(FaultKind.ASKED, "restart asked by ada@desk"), Level.IN_JOB, "asked for", at(70))
+    status = past("llama", [*lines()[:-1], line("end", asked)]).status
+    assert (status.last_fault.round, status.last_asked.round) == (0, 1)
+    assert status.restarts == 1
+
+
 def test_a_history_without_an_end_does_not_say_how_the_job_stands_now():
     status = past("llama", lines()[:-1]).status
     assert status.state is JobState.UNKNOWN
@@ -84,3 +96,58 @@ def test_nodes_that_share_a_folder_keep_their_own_ranks():
         "b": [2],
     }
     assert [(node_id, host, end.rank) for node_id, host, end in record.ends][-1] == ("b", SEATS[1].host, 2)
+
+
+def told_lines(*, own: str = "a") -> list[bytes]:
+    """The history of the node whose agent led, of the job that `record_kit` holds in etcd."""
+    found = [line("registered", node(own), attempt=0)]
+    for number, seats in ((0, SEATS), (1, SEATS)):
+        seated = next(seat for seat in seats if seat.node_id == own)
+        found.append(line("assignment", Assignment(number, seated, 4, 2, "10.0.0.1", 29500)))
+    for key, held in restarted().items():
+        told = told_by("llama", key)
+        if told is None:
+            continue
+        attempt, kind, number = told
+        about = {"attempt": attempt} | ({} if number is None else {"round": number})
+        of_this_node = kind is Told.REPORT and key == KEYS.fault(0, own)
+        value = encode(replace(decode(Fault, key, held), ends=())) if of_this_node else held
+        extra = "".join(f'"{name}":{number},' for name, number in about.items())
+        found.append(f'{{"record":"{kind.value}",{extra}'.encode() + value[1:] + b"\n")
+    found += [line("rank_end", stopped(0, 0), round=0), line("rank_end", RAISED, round=0), line("end", END)]
+    first = Round(0, Phase.RUNNING, at(0.0), at(1.0), "t0", world_size=4, nodes=2)
+    found.append(line("round", first, attempt=0))
+    outcome = Outcome(success=True, exit_code=0, reason="all ranks finished", round=1, decided_utc=at(90.1))
+    return [*found, line("outcome", outcome)]
+
+
+def test_a_restart_has_the_same_steps_as_etcd_tells_of():
+    found = past("llama", told_lines())
+    first, second = found.rounds
+    of_etcd = [round_record(KEYS, number, restarted()) for number in (0, 1)]
+    ours, theirs = waterfall(first, second), waterfall(*of_etcd)
+    assert ours == theirs
+    assert ours.covered == 1.0
+    assert (first.times, first.nodes, first.interrupt) == (
+        of_etcd[0].times,
+        of_etcd[0].nodes,
+        of_etcd[0].interrupt,
+    )
+    assert second.times.first_step_utc == at(64.0)
+    assert (second.why, second.done) == (END.root.sentence, ("a", "b"))
+    assert [end.rank for _, _, end in first.ends] == [0, 1, 2, 3]
+    assert found.unread == 0
+
+
+def test_moments_that_stand_there_twice_count_once():
+    once = told_lines()
+    twice = [once[0], *(one for one in once[1:] for _ in range(2))]
+    assert past("llama", twice).rounds == past("llama", once).rounds
+    assert past("llama", twice).events == past("llama", once).events
+
+
+def test_moments_of_another_attempt_are_not_those_of_this_one():
+    late = [one for one in told_lines() if b'"report"' in one or b'"done"' in one]
+    found = past("llama", [line("registered", node("a"), attempt=1), *late])
+    assert found.rounds == ()
+    assert found.unread == 0

@@ -7,9 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from nvrx_async.job.records import Assignment, End, FaultKind, Level, Outcome, Root, Seat
+from nvrx_async.job.codec import encode
+from nvrx_async.job.keys import Told
+from nvrx_async.job.records import (
+    Assignment,
+    End,
+    EndedBy,
+    Fault,
+    FaultKind,
+    Level,
+    Outcome,
+    Phase,
+    RankEnd,
+    Root,
+    Round,
+    Seat,
+)
 from nvrx_async.rounds.effects import Finished, Interrupted, Judged, RoundRunning, Waiting
-from nvrx_launcher.history import DecisionLog, History
+from nvrx_launcher.history import DecisionLog, History, HistoryThread
+from nvrx_launcher.recorded_store import ToldRecord
 
 ASSIGNMENT = Assignment(0, Seat("a", "a-1", "h", 0, 0, 2), 2, 1, "addr", 1)
 END = End(0, Root(FaultKind.SIGNAL, "rank 0 died"), Level.IN_JOB, "restart 1 of 3", "t")
@@ -55,3 +71,51 @@ def test_a_disk_that_takes_nothing_costs_the_mirror_and_never_the_job(where):
         log.add("line")
     assert history._file._broken
     assert log._file._broken
+
+
+def kept(path: Path, *told: ToldRecord) -> list[dict]:
+    history = History(path / "h")
+    for one in told:
+        history.add_told(one)
+    return [json.loads(line) for line in (path / "h").read_text().splitlines()]
+
+
+def test_of_a_round_that_runs_its_moments_are_kept(tmp_path):
+    running = Round(1, Phase.RUNNING, "t0", "t1", "token", verdict=END)
+    forming = Round(2, Phase.FORMING, "t2")
+    told = [ToldRecord(Told.ROUND, 4, None, encode(one), own=True) for one in (running, forming)]
+    (line,) = kept(tmp_path, *told)
+    assert (line["record"], line["attempt"], line["number"]) == ("round", 4, 1)
+    assert "verdict" not in line, "it stands there as an end"
+
+
+def test_a_report_is_kept_without_what_stands_there_already(tmp_path):
+    ends = (
+        RankEnd(0, 0, 7, FaultKind.STOPPED_BY_US, EndedBy.US, signal=15, last_lines=("bye",)),
+        RankEnd(1, 1, 8, FaultKind.SIGNAL, EndedBy.ITSELF, signal=11, last_lines=("oh",)),
+    )
+    report = encode(Fault("b", "b-1", "host-b", ends, extra={"marks": {"gone_utc": "t"}}))
+    told = [ToldRecord(Told.REPORT, 0, 2, report, own=own) for own in (True, False)]
+    own, other = kept(tmp_path, *told)
+    assert (own["record"], own["round"], own["marks"], own["ends"]) == ("report", 2, {"gone_utc": "t"}, [])
+    assert [end["last_lines"] for end in other["ends"]] == [[], ["oh"]]
+
+
+def test_what_no_agent_wrote_is_passed_over(tmp_path):
+    history = History(tmp_path / "h")
+    for value in (b"", b"not json", b"[]", b"3"):
+        history.add_told(ToldRecord(Told.DONE, 0, 1, value, own=False))
+    assert not (tmp_path / "h").exists()
+
+
+def test_a_thread_writes_in_order(tmp_path):
+    jobs = []
+    history = HistoryThread(History(tmp_path / "h"), jobs.append)
+    history.add(Judged(END))
+    history.add_end(0, RankEnd(0, 0, 7, None, EndedBy.ITSELF, exit_code=0))
+    history.add_told(ToldRecord(Told.INTERRUPT, 0, 1, b'{"schema":1}', own=True))
+    assert not (tmp_path / "h").exists()
+    for job in jobs:
+        job()
+    kinds = [json.loads(line)["record"] for line in (tmp_path / "h").read_text().splitlines()]
+    assert kinds == ["end", "rank_end", "interrupt"]

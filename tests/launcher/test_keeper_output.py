@@ -98,6 +98,15 @@ async def test_a_full_disk_never_blocks_a_rank_and_what_is_lost_is_counted(tmp_p
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="mounts a small tmpfs")
+async def test_a_log_that_is_a_pipe_which_nobody_reads_blocks_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "0.stdout")
+    async with bench(tmp_path) as b:
+        b.run("echo out; echo err >&2; exit 3")
+        assert (await b.until(RankExited)).exit_code == 3
+        assert (await b.gone()).lost_bytes == len("out\n")
+    assert (tmp_path / "0.stderr").read_text() == "err\n"
+
+
 async def test_a_disk_that_fills_keeps_what_it_took_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()

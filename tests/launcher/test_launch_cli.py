@@ -19,7 +19,18 @@ if TYPE_CHECKING:
     from nvrx_launcher.config import LaunchConfig
 
 ROOT = Path(__file__).parents[2]
-HEAVY = {"torch", "grpc", "anyio", "aetcd", "asyncio", "orjson", "pynvml", "opentelemetry", "nvrx_async"}
+HEAVY = {
+    "torch",
+    "grpc",
+    "anyio",
+    "aetcd",
+    "asyncio",
+    "orjson",
+    "pynvml",
+    "opentelemetry",
+    "yaml",
+    "nvrx_async",
+}
 
 
 def launch(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

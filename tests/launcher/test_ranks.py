@@ -9,6 +9,7 @@ import shlex
 import signal
 import socket
 import sys
+import threading
 import uuid
 from contextlib import asynccontextmanager
 
@@ -171,6 +172,28 @@ async def test_an_error_file_that_cannot_be_read_to_its_end_delays_no_report(ben
         (end,) = (await one.gone()).ends
         os.close(os.open(f"{end.log}/error.json", os.O_RDWR))  # the threads that wait for a writer may go
     assert (end.kind, end.last_lines) == (FaultKind.EXIT_CODE, ("oops",))
+
+
+async def test_a_disk_that_makes_no_folders_costs_the_output_and_is_left_alone(bench, tmp_path, monkeypatch):
+    """A FIFO that nobody reads stands for a file on that disk: who opens it waits."""
+    answers = threading.Event()
+    folder = tmp_path / "attempt_0" / "round_0" / "rank_0"
+
+    def make_folders(_commands):
+        folder.mkdir(parents=True)
+        os.mkfifo(folder / "stdout.log")
+        answers.wait()
+
+    monkeypatch.setattr("nvrx_launcher.ranks.make_folders", make_folders)
+    monkeypatch.setattr("nvrx_launcher.ranks.FOLDERS_LIMIT_S", 0.2)
+    async with bench("echo up; exit 3") as one:
+        await one.start()
+        (end,) = (await one.gone()).ends
+        answers.set()
+    assert (end.kind, end.exit_code, end.log) == (FaultKind.EXIT_CODE, 3, str(folder))
+    assert "output of round 0 is lost: its folders could not be made within 0.2 s" in one.warnings
+    assert "round 0: 3 bytes of output are lost, the log could not be written" in one.warnings
+    assert os.listdir(folder) == ["stdout.log"]
 
 
 async def test_a_rank_that_ends_within_the_grace_was_not_ready(bench):

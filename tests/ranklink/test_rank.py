@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -14,8 +15,15 @@ from pathlib import Path
 import pytest
 
 import nvrx_async
-from nvrx_async.ranklink.messages import PAGE_VARIABLE, SOCKET_VARIABLE, STACKS_VARIABLE
-from nvrx_async.ranklink.page import H_STOP, SIZE_BYTES, STOP_HOLD, Page, PageView
+from nvrx_async.ranklink import frames
+from nvrx_async.ranklink.messages import (
+    PAGE_VARIABLE,
+    SOCKET_VARIABLE,
+    STACKS_VARIABLE,
+    StepReached,
+    from_wire,
+)
+from nvrx_async.ranklink.page import H_STOP, H_TELL, SIZE_BYTES, STOP_HOLD, Page, PageView
 
 
 @pytest.fixture
@@ -302,6 +310,24 @@ def test_reports_after_the_end_go_nowhere(page):
     assert seen(page).step == 1
 
 
+def test_a_step_that_is_waited_for_is_told_once(page, tmp_path):
+    with socket.socket(socket.AF_UNIX) as agent:
+        agent.bind(str(tmp_path / "nobody.sock"))
+        agent.listen()
+        with nvrx_async.connect() as rank:
+            connection, _ = agent.accept()
+            connection.settimeout(20)
+            page.words[H_TELL] = 8
+            for step in range(6, 12):
+                rank.progress(step=step)
+            page.words[H_TELL] = 31
+            assert not rank.should_stop(30)
+        with connection:
+            heard = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    told = [from_wire(raw) for raw in frames.Decoder().feed(heard)]
+    assert told[1:] == [StepReached(5, 3, 7), StepReached(5, 3, 30)]
+
+
 def test_should_stop_tells_the_agreed_step(page):
     with nvrx_async.connect() as rank:
         assert not rank.should_stop(10)
@@ -397,3 +423,23 @@ print("lives", flush=True)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "lives\n"), done.stderr
+
+
+def test_who_connects_again_begins_with_nothing_open_and_each_name_keeps_its_own_limit(page):
+    with nvrx_async.connect() as rank:
+        left = rank.steps(3)
+        next(left)
+        with rank.section("save", limit_s=5.0):
+            pass
+    with nvrx_async.connect() as rank:
+        rank.heartbeat()
+        view = seen(page)
+        assert view.sections == ()
+        assert view.principal.open_sections == 0
+        with rank.section("evaluate"), rank.section("save"):
+            limits = {one.name: one.limit_s for one in seen(page).sections}
+        assert limits == {"evaluate": None, "save": 5.0}
+        next(left)  # the iterator of the first connection reports to nobody
+        assert seen(page).sections == ()
+    counts = {one.name: one.seen for one in seen(page).names}
+    assert counts == {"step": 0, "save": 2, "evaluate": 1}

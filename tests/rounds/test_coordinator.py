@@ -28,6 +28,8 @@ from nvrx_async.etcd.types import MAX_TXN_OPERATIONS, CreatedAt, Delete, Modifie
 from nvrx_async.job.codec import decode
 from nvrx_async.job.keys import current
 from nvrx_async.job.records import (
+    FIRST_PROBE,
+    REGISTERED,
     SEATS_PER_SHARD,
     Assignment,
     Current,
@@ -237,8 +239,22 @@ def test_a_seal_writes_assignments_and_world_and_then_the_round_with_their_token
     shard = written(bench, WorldShard, KEYS.world(0, now_round.token, 0))
     assert [one.node_id for one in shard.seats] == ["a", "b"]
     assignment = written(bench, Assignment, KEYS.assignment(0, now_round.token, "b"))
-    assert assignment == Assignment(0, shard.seats[1], 4, 2, "10.0.0.a", 29500, process())
+    registered = {REGISTERED: {"at_utc": node("b", "b-1").registered_utc}}
+    assert assignment == Assignment(0, shard.seats[1], 4, 2, "10.0.0.a", 29500, process(), registered)
     assert all(put.lease == 0 for put in puts(commit).values())
+
+
+def test_each_assignment_tells_where_the_agent_of_rank_0_answers():
+    """In a world that is too large for its agents to know it."""
+    bench = leader()
+    bench.etcd.put(KEYS.node("a"), node("a", probe="10.0.0.a:7"))
+    joined(bench, "b", "a")
+    commit = only(bench.tell(), Commit)
+    bench.outcome(commit)
+    now_round = written(bench, Round, KEYS.round)
+    for name in ("a", "b"):
+        assignment = written(bench, Assignment, KEYS.assignment(0, now_round.token, name))
+        assert assignment.extra[FIRST_PROBE] == "10.0.0.a:7"
 
 
 def test_unknown_fields_of_the_round_and_its_ledger_survive_a_seal_and_a_restart():

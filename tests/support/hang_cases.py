@@ -11,18 +11,24 @@ import time
 
 import nvrx_async
 
-BEAT_S, SAVE_LIMIT_S, LIMITS_TRAINED = 0.05, 1.0, 3
+BEAT_S, SAVE_LIMIT_S, LIMITS_TRAINED, WORKS_S = 0.05, 1.0, 3, 5.0
 
 
 def main() -> None:
     case, number = sys.argv[1], int(os.environ["NVRX_ROUND"])
     with nvrx_async.connect() as rank:
+        if case == "beats_alone":
+            if number == 0:
+                beats(rank)
+            return
         for step in rank.steps(3):
             rank.should_stop(step)
-        if number == 0:
+        if number == 0 and case in CASES:
             CASES[case](rank)
         elif case == "mid_save":
             train_for(rank, LIMITS_TRAINED * SAVE_LIMIT_S)
+    if case == "works_on":
+        works()
     print(f"finished round {number}", flush=True)
 
 
@@ -59,6 +65,13 @@ def sleeps() -> None:
     time.sleep(1e6)
 
 
+def works() -> None:
+    """A last evaluation, of which nobody is told."""
+    end_s = time.monotonic() + WORKS_S
+    while time.monotonic() < end_s:
+        sum(range(1000))
+
+
 def train_for(rank, seconds: float) -> None:
     end_s = time.monotonic() + seconds
     step = 0
@@ -68,7 +81,14 @@ def train_for(rank, seconds: float) -> None:
         step += 1
 
 
-CASES = {"beats": beats, "mid_save": mid_save, "both": both}
+def dies(rank) -> None:
+    """Rank 0 is gone, all others stand where nothing tells them: no socket, no time-out of their own."""
+    if rank.rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    sleeps()
+
+
+CASES = {"beats": beats, "mid_save": mid_save, "both": both, "dies": dies}
 
 if __name__ == "__main__":
     main()

@@ -15,7 +15,7 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,12 @@ class Resources:
         return command != b"" and any(command == running for _, _, running in self.processes)
 
     def __bool__(self) -> bool:
-        return bool(self.processes or self.descriptors or self.threads or self.shared_memory)
+        return self.is_private or bool(self.shared_memory)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether some of it can be nobody else's."""
+        return bool(self.processes or self.descriptors or self.threads)
 
 
 def adopt_no_orphans() -> None:
@@ -74,20 +79,39 @@ def take(mark: str) -> Resources:
         frozenset(_processes(mark)),
         frozenset(_descriptors()),
         frozenset(threading.enumerate()),
-        frozenset(os.listdir(SHARED_MEMORY)) if SHARED_MEMORY.exists() else frozenset(),
+        frozenset(shared_memory()),
     )
+
+
+def shared_memory() -> list[str]:
+    """Names of what lies in shared memory."""
+    return os.listdir(SHARED_MEMORY) if SHARED_MEMORY.exists() else []
+
+
+def left_in_shared_memory(before: Iterable[str]) -> list[str]:
+    """Names of what came since and is nobody else's."""
+    return sorted(name for name in set(shared_memory()) - set(before) if not _is_someone_elses(name))
 
 
 def left_over(mark: str, allowed: Resources) -> list[str]:
     """Names of all that is there and not allowed, after what is on its way out had SETTLE_S to leave."""
-    left = take(mark) - allowed
+    return settled(mark, allowed)[0]
+
+
+def settled(mark: str, allowed: Resources) -> tuple[list[str], Resources]:
+    """What is there and not allowed, after what is on its way out had SETTLE_S to leave; and all that is there."""
+    there = take(mark)
+    left = there - allowed
     if left:
         gc.collect()  # what only a reference cycle holds is no leak of the product
     deadline = time.monotonic() + SETTLE_S
     while left and time.monotonic() < deadline:
+        if not left.is_private and all(_is_someone_elses(name) for name in left.shared_memory):
+            break
         time.sleep(0.01)  # descriptors of gRPC's own threads and orphans' exits announce themselves to nobody
-        left = take(mark) - allowed
-    return sorted(_described(left))
+        there = take(mark)
+        left = there - allowed
+    return sorted(_described(left)), there
 
 
 def _described(left: Resources) -> Iterator[str]:
@@ -177,7 +201,8 @@ def _descriptors() -> Iterator[tuple[int, str]]:
 def _is_someone_elses(name: str) -> bool:
     """Whether it vanished meanwhile, a process that is not of this session has it open, or nobody can tell whose it is.
 
-    Shared memory carries no mark: beside another session of tests on this machine it proves nothing.
+    Shared memory carries no mark: beside another session of tests on this machine it proves nothing. Of tests run
+    in several processes each is such a session to the others, and the one above them looks when they are gone.
     """
     path = SHARED_MEMORY / name
     if not path.exists() or _another_session_is_at_work():

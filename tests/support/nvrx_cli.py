@@ -11,6 +11,8 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 COMMAND = (sys.executable, "-m", "nvrx_launcher.ctl")
@@ -56,6 +58,45 @@ def nvrx(*arguments: str, etcd: str | None, cwd: str | None = None, **more: str)
         cwd=cwd,
     )
     return Answer(done.returncode, done.stdout, done.stderr)
+
+
+class Beside:
+    """An `nvrx` that goes on while the test does something."""
+
+    def __init__(self, popen: subprocess.Popen[str]) -> None:
+        self._popen = popen
+        self._out = ""
+
+    def says(self, text: str) -> None:
+        """Wait for a line that holds the text."""
+        stdout = self._popen.stdout
+        assert stdout is not None
+        while text not in self._out:
+            assert select.select([stdout], [], [], BOUND_S)[0], f"not said: {text}\n{self._out}"
+            line = os.read(stdout.fileno(), 1 << 16).decode()
+            assert line, f"ended before it said {text!r}: {self.ends()}"
+            self._out += line
+
+    def ends(self) -> Answer:
+        out, err = self._popen.communicate(timeout=BOUND_S)
+        return Answer(self._popen.returncode, self._out + out, err)
+
+
+@contextmanager
+def nvrx_beside(*arguments: str, etcd: str | None, **more: str) -> Iterator[Beside]:
+    """In pipes, beside the test."""
+    popen = subprocess.Popen(
+        [*COMMAND, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(etcd, **more),
+    )
+    try:
+        yield Beside(popen)
+    finally:
+        popen.kill()
+        popen.communicate()
 
 
 def on_terminal(

@@ -58,6 +58,26 @@ def test_a_bad_collector_changes_nothing(
     assert "Traceback" not in agent.text
 
 
+def test_metrics_alone_do_not_flood_the_screen_either(job: Stage) -> None:
+    agent = job.launch(
+        node="a",
+        options=("--otlp-endpoint", f"http://127.0.0.1:{free_port()}"),
+        environment={
+            **ON,
+            **FAST_END,
+            "OTEL_TRACES_EXPORTER": "none",
+            "OTEL_METRIC_EXPORT_INTERVAL": "100",
+        },
+    )
+    ranks = job.up(0, 1)
+    agent.says(TROUBLE)
+    job.finish(ranks)
+    assert agent.ends() == 0
+    assert agent.text.count(TROUBLE) == 1
+    assert "Traceback" not in agent.text
+    assert "Failed to export" not in agent.text.replace(TROUBLE, "").partition(": Failed")[0]
+
+
 def test_a_collector_that_is_back_gets_what_was_kept(job: Stage, collector: Receiver) -> None:
     collector.mode = "refuses"
     agent = job.launch(

@@ -168,3 +168,21 @@ def test_what_cannot_be_sent_at_the_end_is_told_with_its_reason() -> None:
     trouble.heard("Shutdown in progress, aborting retry.")
     trouble.failed()
     assert told == ["telemetry cannot be delivered to http://c: Connection refused; the last of it is lost"]
+
+
+def test_the_reason_is_what_was_wrong_and_not_that_it_was_given_up() -> None:
+    told: list[str] = []
+    trouble = Trouble("http://c", told.append)
+    given_up = "Failed to export span batch due to timeout, max retries or shutdown."
+    trouble.heard(
+        "Transient error Service Unavailable encountered while exporting span batch, retrying in 1s."
+    )
+    trouble.heard(given_up)
+    trouble.failed()
+    assert "Service Unavailable" in told[0]
+    trouble.worked()
+    trouble.heard(given_up)
+    trouble.ends()
+    trouble.failed()
+    assert len(told) == 1, "one that comes and goes is spoken of once in a while"
+    assert trouble.failures == 2

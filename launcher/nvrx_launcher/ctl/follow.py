@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+import anyio
 import anyio.to_thread
 
 from nvrx_launcher.ctl.growth import Growth
@@ -16,25 +17,42 @@ if TYPE_CHECKING:
 Look: TypeAlias = "Callable[[], tuple[Sequence[Path], Sequence[Log]]]"
 
 
-async def follow(look: Look, shown: Mapping[Path, int], write: Callable[[Log, list[bytes]], None]) -> None:
-    """Hand on each whole line that is added. Runs until cancelled.
+async def follow(
+    look: Look,
+    shown: Mapping[Path, int],
+    write: Callable[[Log, list[bytes]], None],
+    over: Callable[[], Awaitable[object]] = anyio.sleep_forever,
+) -> None:
+    """Hand on each whole line that is added, until `over` returns, and what is there by then.
 
     Args:
         look: the folders in which something new may appear, and the logs that are there now.
         shown: how many bytes of a log were shown already.
         write: is given lines without their ends.
+        over: returns when nothing more will be written; without it this runs until cancelled.
     """
     tails: dict[Path, _Tail] = {}
-    grown: tuple[Path, ...] = ()
+
+    async def take(grown: Iterable[Path], *, changed: bool, last: bool = False) -> None:
+        new = await anyio.to_thread.run_sync(_new, look, growth) if changed else []
+        tails.update({log.path: _Tail(log, shown.get(log.path, 0)) for log in new})
+        for path in dict.fromkeys([*(log.path for log in new), *grown]):
+            if path in tails:
+                write(tails[path].log, await anyio.to_thread.run_sync(tails[path].lines, last))
+
     with Growth() as growth:
-        changed = True
-        while True:
-            new = await anyio.to_thread.run_sync(_new, look, growth) if changed else []
-            tails |= {log.path: _Tail(log, shown.get(log.path, 0)) for log in new}
-            for tail in (tails[path] for path in [*(log.path for log in new), *grown] if path in tails):
-                write(tail.log, await anyio.to_thread.run_sync(tail.lines))
-            grown = await growth.grown()
-            changed = any(path not in tails for path in grown)
+        async with anyio.create_task_group() as tasks:
+
+            async def until_over() -> None:
+                await over()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(until_over)
+            await take((), changed=True)
+            while True:
+                grown = await growth.grown()
+                await take(grown, changed=any(path not in tails for path in grown))
+        await take(list(tails), changed=True, last=True)
 
 
 class _Tail:
@@ -45,13 +63,16 @@ class _Tail:
         self._offset = offset
         self._partial = b""
 
-    def lines(self) -> list[bytes]:
-        """All whole lines that came since the last call."""
+    def lines(self, last: bool = False) -> list[bytes]:  # noqa: FBT001, FBT002 - called in a thread
+        """All whole lines that came since the last call; the `last` time what never was finished too."""
         with self.log.path.open("rb") as file:
             file.seek(self._offset)
             data = file.read()
         self._offset += len(data)
         *whole, self._partial = (self._partial + data).split(b"\n")
+        if last and self._partial:
+            whole.append(self._partial)
+            self._partial = b""
         return whole
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from nvrx_async.job.errors import NoSuchJobError
 from nvrx_async.job.status import JobStatus
 from nvrx_async.job.where import where
 from nvrx_async.job.why import Why
+from nvrx_launcher.ctl import text_jobs
 from nvrx_launcher.ctl.errors import NoEtcdError, NothingFoundError
 from nvrx_launcher.ctl.past import folders
 from nvrx_launcher.ctl.place import EtcdOptions, job_client
@@ -61,18 +63,29 @@ async def logs(
     many = len({log.rank for log in found}) > 1
     shown = {log.path: _show(log, screen, many=many, lines=lines) for log in found}
     if follow:
+        from nvrx_launcher.ctl.ending import ended  # noqa: PLC0415 - seldom asked for
         from nvrx_launcher.ctl.follow import follow as followed  # noqa: PLC0415 - seldom asked for
 
         def look() -> tuple[list[Path], list[Log]]:
             if number is not None:
                 return [], found
-            return _folders(roots), _find(roots, None, None, rank)
+            # A round that ends meanwhile is followed to its end too.
+            return _folders(roots), [*found, *_find(roots, None, None, rank)]
 
         def write(log: Log, added: list[bytes]) -> None:
             texts = (line.decode("utf-8", "replace") for line in added)
             screen.lines(_prefixed(log, text, screen, many=many) for text in texts)
 
-        await followed(look, shown, write)
+        ends: list[JobStatus | None] = []
+
+        async def over() -> None:
+            ends.append(
+                await ended(options if status else None, run_id, roots, attempt=attempt, number=number)
+            )
+
+        await followed(look, shown, write, over)
+        if ends[0] is not None:  # apart from what ranks wrote: a pipe gets their lines only
+            sys.stderr.write(text_jobs.ending(ends[0], screen) + "\n")
     return 0
 
 

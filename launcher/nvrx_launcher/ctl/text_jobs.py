@@ -108,11 +108,24 @@ def head(one: JobStatus, screen: Screen) -> list[str]:
         facts.append(
             ("last fault", f"{screen.ago(fault.at_utc)} ago, round {fault.round}: {clean(fault.sentence)}")
         )
+    if one.last_asked is not None and one.outcome is None:
+        asked = one.last_asked
+        facts.append(
+            ("on request", f"{screen.ago(asked.at_utc)} ago, round {asked.round}: {clean(asked.sentence)}")
+        )
     facts += [("excluded", _excluded(x, screen)) for x in one.excluded]
     facts += [("asked", f"{c.verb.value} {c.node_id or ''} by {c.by}, no answer yet") for c in one.commands]
     if one.outcome is not None:
         facts.append(("outcome", f"exit code {one.outcome.exit_code}: {clean(one.outcome.reason)}"))
     return [first, *_facts(facts, screen, indent="")]
+
+
+def ending(one: JobStatus, screen: Screen) -> str:
+    """How a job ended, in a line for those who followed it."""
+    state = state_paint(screen, one.state.value)(one.state.value)
+    if one.outcome is None:
+        return f"job {one.run_id} {state}: no agent of it is registered any more"
+    return f"job {one.run_id} {state}, exit code {one.outcome.exit_code}: {clean(one.outcome.reason)}"
 
 
 def _excluded(one: Exclusion, screen: Screen) -> str:

@@ -45,7 +45,9 @@ def _round(one: RoundRecord, screen: Screen) -> list[Cell | str]:
     over = one.times.fault_utc or one.times.ended_utc or screen.now.isoformat()
     ran = seconds_between(one.times.running_utc, over)
     why = one.root.sentence if one.root else one.outcome.reason if one.outcome else "-"
-    state = "finished" if one.success else "failed" if one.root else one.phase.value
+    asked = one.root is not None and one.root.kind is FaultKind.ASKED
+    ended = "on request" if asked else "failed"
+    state = "finished" if one.success else ended if one.root else one.phase.value
     palette = screen.palette
     paint = {"finished": palette.success, "running": palette.success, "failed": palette.error}
     return [

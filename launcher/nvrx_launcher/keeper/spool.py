@@ -23,7 +23,10 @@ _CHUNK = memoryview(bytearray(_CHUNK_BYTES))
 
 
 class Spool:
-    """One file that only grows. What cannot be written is counted: a full disk never blocks a rank."""
+    """One file that only grows. What cannot be written is counted: a full disk never blocks a rank.
+
+    A path that is empty, or a FIFO that nobody reads, is a file that cannot be written.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -62,7 +65,7 @@ class Spool:
 
     def _open(self, path: str) -> int | None:
         try:
-            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o644)
         except OSError as error:
             self.error = self.error or error
             return None

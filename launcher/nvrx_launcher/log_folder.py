@@ -1,0 +1,41 @@
+"""The folder of a job's logs on this node, when the agent starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+
+from nvrx_async.aside import aside
+from nvrx_launcher.errors import NotReadyError, UsageError
+from nvrx_launcher.workers import first_attempt
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ANSWER_LIMIT_S = 60.0
+"""How long its disk may take at the start. Later a disk that does not answer costs output only."""
+
+
+async def made(folder: Path) -> int:
+    """Make it; the number of the first attempt whose output does not lie in it yet.
+
+    Raises:
+        UsageError: it cannot be made.
+        NotReadyError: its disk does not answer.
+    """
+    try:
+        with anyio.fail_after(ANSWER_LIMIT_S):
+            return await aside(_made, folder)
+    except TimeoutError:
+        raise NotReadyError(
+            f"--log-dir: the disk of {folder} has not answered for {ANSWER_LIMIT_S:g} s",
+            "see whether `ls` of it returns; another --log-dir starts the job meanwhile",
+        ) from None
+    except OSError as error:
+        raise UsageError(f"--log-dir: {folder}: {error.strerror}", "give another --log-dir") from error
+
+
+def _made(folder: Path) -> int:
+    folder.mkdir(parents=True, exist_ok=True)
+    return first_attempt(folder)

@@ -1,0 +1,280 @@
+"""`--config FILE`: what a file gives, who outranks it, and how a wrong one is answered."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from nvrx_launcher.command_line import parse
+from nvrx_launcher.errors import UsageError
+from nvrx_launcher.ft_section import FT_KEYS, Becomes
+from nvrx_launcher.option import Inert, Source
+from nvrx_launcher.options import OPTIONS
+from nvrx_launcher.streams import Streams
+from nvrx_launcher.values import Endpoint, NodeRange
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """Writes `job.yaml` in the current folder and reads a command line with it."""
+    monkeypatch.chdir(tmp_path)
+
+    def read(text: str, *arguments: str, **environment: str):
+        (tmp_path / "job.yaml").write_text(text)
+        return parse(["--config", "job.yaml", *arguments, "train.py"], environment)
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ("max_restarts: 120", "max_restarts", 120),
+        ("max-restarts: 120", "max_restarts", 120),
+        ('max_restarts: "120"', "max_restarts", 120),
+        ("{max_restarts: 120}", "max_restarts", 120),
+        ("shutdown_timeout: 7", "workers_stop_timeout", 7.0),
+        ("nnodes: 2:4", "nnodes", NodeRange(2, 4)),  # YAML 1.1 would make 124 of it
+        ("hang_timeout: off", "hang_timeout", None),  # and False of this
+        ("early_exit_limit: 1_0", "early_exit_limit", 10.0),
+        ("nproc_per_node: gpu", "nproc_per_node", "gpu"),
+        ("standalone: true", "standalone", True),
+        ("standalone: yes", "standalone", True),
+        ("standalone: false", "standalone", False),
+        ("log_dir: a folder # of logs", "log_dir", "a folder"),
+        ("log_dir: 2024", "log_dir", "2024"),
+        ("rdzv_id: 'null'", "rdzv_id", "null"),
+        ("rdzv_endpoint: a:1,b:2", "rdzv_endpoint", (Endpoint("a", 1), Endpoint("b", 2))),
+        ("rdzv_endpoint: [a:1, 'b:2']", "rdzv_endpoint", (Endpoint("a", 1), Endpoint("b", 2))),
+        ("warm_imports:\n- torch\n- numpy", "warm_imports", ("torch", "numpy")),
+        ("rdzv_conf: {join_timeout: 5, timeout: 6}", "rdzv_conf", {"join_timeout": "5", "timeout": "6"}),
+        ("redirects: {0: 1, 1: 3}", "redirects", Streams(by_rank=((0, 1), (1, 3)))),
+        ("redirects: 3", "redirects", Streams(3)),
+        ("local_ranks_filter: [0, 1]", "local_ranks_filter", frozenset({0, 1})),
+        ("lease_ttl: null", "lease_ttl", 6),
+        ("lease_ttl:", "lease_ttl", 6),
+        ("", "lease_ttl", 6),
+        ("# nothing\n---\n", "lease_ttl", 6),
+        ("warm_imports: &it [torch]\nduplicate_stdout_filters: *it", "duplicate_stdout_filters", ("torch",)),
+    ],
+)
+def test_values(job, text, name, value):
+    assert job(text).value(name) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "environment", "value", "source"),
+    [
+        ("hang_timeout: 120", "", {}, 120, Source.FILE),
+        ("hang_timeout: 120", "", {"NVRX_HANG_TIMEOUT": ""}, 120, Source.FILE),
+        ("hang_timeout: 120", "", {"NVRX_HANG_TIMEOUT": "90"}, 90, Source.ENVIRONMENT),
+        ("hang_timeout: 120", "--hang-timeout 60", {"NVRX_HANG_TIMEOUT": "90"}, 60, Source.COMMAND_LINE),
+        (
+            "hang_timeout: 120",
+            "--hang-timeout 600",
+            {},
+            600,
+            Source.COMMAND_LINE,
+        ),  # also where it is the default
+        ("lease_ttl: 9", "", {}, 600, Source.DEFAULT),
+    ],
+)
+def test_command_line_before_environment_before_file_before_default(
+    job, text, arguments, environment, value, source
+):
+    found = job(text, *arguments.split(), **environment).given["hang_timeout"]
+    assert (found.value, found.source) == (value, source)
+
+
+def test_a_flag_of_the_file_is_taken_back_by_its_variable(job):
+    assert job("standalone: true", PET_STANDALONE="0").value("standalone") is False
+
+
+def test_the_variable_names_the_file_too(tmp_path):
+    (tmp_path / "a.yaml").write_text("lease_ttl: 9")
+    (tmp_path / "b.yaml").write_text("lease_ttl: 12")
+    named = {"NVRX_CONFIG": str(tmp_path / "a.yaml")}
+    assert parse(["train.py"], named).value("lease_ttl") == 9
+    assert parse(["--config", str(tmp_path / "b.yaml"), "train.py"], named).value("lease_ttl") == 12
+    assert parse(["--ft-cfg-path", str(tmp_path / "b.yaml"), "train.py"], {}).value("lease_ttl") == 12
+
+
+def test_a_pipe_is_read_as_a_file(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_text("lease_ttl: 9"))
+    writer.start()
+    try:
+        assert parse(["--config", str(pipe), "train.py"], {}).value("lease_ttl") == 9
+    finally:
+        writer.join()
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("max_restart: 3", "job.yaml:1: unknown option max_restart", "did you mean max_restarts?"),
+        ("\n\nmax-retarts: 3", "job.yaml:3: unknown option max-retarts", "did you mean max_restarts?"),
+        ("--nnodes: 2", "job.yaml:1: unknown option --nnodes", "did you mean nnodes?"),
+        ("learning_rate: 1", "unknown option learning_rate", "--print-config lists the names"),
+        ("a: 1\nlease_ttl: 9", "job.yaml:1: unknown option a", ""),
+        ("max_restarts: two", "job.yaml:1: max_restarts: two: not a whole number", "max_restarts: N"),
+        ("max_restarts: 3.5", "max_restarts: 3.5: not a whole number", ""),
+        ("nnodes: 3:2", "job.yaml:1: nnodes: 3:2: the minimum is larger", "nnodes: 2:3"),
+        ("max_restarts: [1]", "max_restarts: a list, where one value is expected", "max_restarts: N"),
+        ("max_restarts: {a: 1}", "max_restarts: a mapping, where one value is expected", "max_restarts: N"),
+        ("standalone: maybe", "standalone: maybe: neither 1 nor 0", "true or false"),
+        ("standalone: []", "standalone: a list, where one value is expected", "true or false"),
+        ("warm_imports: [[torch]]", "warm_imports: a list in a list of single values", "MODULE"),
+        ("warm_imports: ['a,b']", "'a,b' cannot be one of several values", ""),
+        ("warm_imports: [~]", "'nothing' cannot be one of several values", ""),
+        ("hang_action: never", "hang_action: never: no such choice", "restart"),
+        ("log_dir: !env HOME", "the tag !env means nothing here", "value alone"),
+        ("lease_ttl: 9\nlease-ttl: 6", "job.yaml:2: lease-ttl is given twice", "job.yaml:1"),
+        ("lease_ttl: 9\nlease_ttl: 9", "job.yaml:2: lease_ttl is given twice", "job.yaml:1"),
+        ("takeover: true", "job.yaml:1: takeover cannot stand in a file", "--takeover on the command line"),
+        ("config: other.yaml", "config cannot stand in a file", "--config"),
+        ("help: true", "help cannot stand in a file", ""),
+        ("logs_specs: x", "job.yaml:1: logs_specs is not possible", "--log-dir"),
+        ("- lease_ttl", "job.yaml:1: options are `name: value`, one a line, but here is a list", ""),
+        ("lease_ttl 9", "but here is a single value", "max_restarts: 3"),
+        ("[a]: 1", "a name is expected, but here is a list", ""),
+        ("lease_ttl: 9\n\tnnodes: 1", "job.yaml:2: no YAML: ", "one `name: value` a line"),
+        ("lease_ttl: 9\n---\nlease_ttl: 9", "job.yaml:2: no YAML: ", ""),
+        ("lease_ttl: 'a", "no YAML", ""),
+        ("log_dir: \x07", "no YAML", "UTF-8"),
+        ("[" * 10_000, "nested too deeply", ""),
+        ("#" * (1 << 20) + "#", "more than 1048576 bytes", ""),
+    ],
+)
+def test_a_wrong_file_is_answered_with_file_line_and_what_is_expected(job, text, message, hint):
+    with pytest.raises(UsageError) as raised:
+        job(text)
+    assert message in raised.value.message
+    assert hint in raised.value.hint
+    assert raised.value.exit_code == 2
+
+
+@pytest.mark.parametrize(("name", "says"), [("missing.yaml", "No such file"), (".", "Is a directory")])
+def test_a_file_that_cannot_be_read(tmp_path, monkeypatch, name, says):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=f"^--config {name}: {says}"):
+        parse(["--config", name, "train.py"], {})
+    with pytest.raises(UsageError, match=f"^NVRX_CONFIG={name}: {says}"):
+        parse(["train.py"], {"NVRX_CONFIG": name})
+
+
+def test_bytes_that_are_no_text(tmp_path):
+    (tmp_path / "job.yaml").write_bytes(b"log_dir: \xff\n")
+    with pytest.raises(UsageError, match=r"job.yaml: no YAML"):
+        parse(["--config", str(tmp_path / "job.yaml"), "train.py"], {})
+
+
+def test_options_that_change_nothing_say_so_with_their_line(job):
+    (notice,) = job("lease_ttl: 9\nmonitor_interval: 3").notices
+    assert (
+        notice
+        == "job.yaml:2: monitor_interval changes nothing: nothing is polled, the end of a rank is seen at once"
+    )
+
+
+def test_every_option_but_a_few_may_stand_in_a_file(job):
+    assert {option.name for option in OPTIONS if not option.in_file} == {
+        "config", "print_config", "takeover", "help", "help_all", "version",
+    }  # fmt: skip
+
+
+def test_messages_later_on_name_the_file(job):
+    line = job("nnodes: 4\nrdzv_conf: {join_timeout: 5}")
+    assert line.as_given("nnodes") == "job.yaml:1: nnodes: 4"
+
+
+# The section of ft_launcher's files.
+
+NVIDIA = """\
+fault_tolerance:
+  rank_heartbeat_timeout: 300
+  max_no_progress_cycles: -1
+  checkpoint_iteration_file: /ckpt/latest
+  initial_rank_heartbeat_timeout: null
+  rank_section_timeouts: {setup: 600, step: 180}
+  safety_factor: 5.0
+  workload_check_interval: 5.0
+"""
+
+
+def test_the_section_of_ft_launcher_becomes_options(job):
+    line = job(NVIDIA)
+    assert line.value("hang_timeout") == 300
+    assert line.value("no_progress_limit") == 0
+    assert line.value("progress_file") == "/ckpt/latest"
+    assert line.given["hang_timeout"].spelled == "job.yaml:2: rank_heartbeat_timeout"
+    (notice,) = line.notices
+    assert notice.startswith(
+        "job.yaml:1: fault_tolerance: these change nothing: rank_section_timeouts, safety_factor ("
+    )
+    assert "workload_check_interval (nothing is polled)" in notice
+    assert "initial_rank" not in notice, "null is not given"
+
+
+def test_what_ft_launcher_calls_by_the_same_names_is_outranked_by_our_own(job):
+    line = job("hang_timeout: 100\n" + NVIDIA, "--print-config")
+    assert line.value("hang_timeout") == 100
+    assert [one.value for one in line.outranked["hang_timeout"]] == [300]
+    assert job(NVIDIA, "--hang-timeout", "5").value("hang_timeout") == 5
+
+
+def test_a_file_of_somebody_else_is_read_for_its_section_alone(job):
+    line = job("trainer: {devices: 8}\nresiliency:\n  " + NVIDIA.replace("\n", "\n  "))
+    assert line.value("hang_timeout") == 300
+    assert "job.yaml:3: of this file only fault_tolerance is read, not trainer, resiliency" in line.notices
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("max_restart: 3\n" + NVIDIA, "job.yaml:1: unknown option max_restart", "max_restarts"),
+        ("lease_ttl: 9\ntrainer: {a: 1}\n" + NVIDIA, "job.yaml:2: unknown option trainer", ""),
+        ("fault_tolerance: {rank_heart_timeout: 3}", "has no rank_heart_timeout", "rank_heartbeat_timeout"),
+        ("fault_tolerance: {xyz: 3}", "fault_tolerance has no xyz", "outside of fault_tolerance"),
+        ("fault_tolerance:\n  segment: 4", "job.yaml:2: segment is not possible", "leave it out"),
+        ("fault_tolerance:\n  rank_heartbeat_timeout: soon", "job.yaml:2: rank_heartbeat_timeout: soon: ", "90"),
+        ("fault_tolerance: 3", "settings of fault_tolerance are `name: value`", ""),
+    ],
+)  # fmt: skip
+def test_a_wrong_section(job, text, message, hint):
+    with pytest.raises(UsageError) as raised:
+        job(text)
+    assert message in raised.value.message
+    assert hint in raised.value.hint
+
+
+def test_an_empty_section_is_as_none(job):
+    assert job("fault_tolerance:").notices == ()
+    assert job("fault_tolerance: {}").notices == ()
+
+
+def test_a_file_that_contains_itself_ends(job):
+    with pytest.raises(UsageError, match="unknown option zzz"):
+        job("zzz: &it {inner: *it}")
+
+
+def test_settings_become_options_that_are_there():
+    names = {option.name for option in OPTIONS}
+    assert all(key.status.option in names for key in FT_KEYS if isinstance(key.status, Becomes))
+
+
+def test_the_page_names_every_setting():
+    page = (Path(__file__).parents[2] / "docs" / "config.md").read_text()
+    for key in FT_KEYS:
+        (row,) = (line for line in page.splitlines() if f"`{key.name}`" in line and line.startswith("|"))
+        if isinstance(key.status, Becomes):
+            assert f"`{key.status.option}`" in row
+        elif isinstance(key.status, Inert):
+            assert key.status.line in row
+        else:
+            assert "refused" in row
+            assert key.status.reason in row
