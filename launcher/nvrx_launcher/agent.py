@@ -25,7 +25,7 @@ from nvrx_async.etcd import (
     parse_endpoint,
 )
 from nvrx_async.job.keys import AttemptKeys
-from nvrx_async.job.live import LIVE
+from nvrx_async.job.live import LIVE, REACHED
 from nvrx_async.job.records import Ending, Outcome
 from nvrx_async.probe import Handler, QuestionRefusedError
 from nvrx_async.rounds.coordinator import Coordinator
@@ -167,6 +167,7 @@ class _Agent:
         self._live_answers = LiveAnswers(self._watch, lambda: crew.ready, now)
         self._handlers: dict[str, Handler] = {
             LIVE: self._live_answers.answer,
+            REACHED: self._watch.steps.answer,
             PROMISE: self._promise,
             SECTIONS: self._watch.sections,
         }

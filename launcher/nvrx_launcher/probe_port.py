@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import anyio
 from anyio.abc import TaskStatus
 
+from nvrx_async.job.live import REACHED
 from nvrx_async.probe import Handler, ProbeServer
 
 
@@ -19,7 +20,7 @@ async def serve_probe(
     task_status: TaskStatus[str],
 ) -> None:
     """Serve until cancelled; starts with the address to publish, "" where no port can be had."""
-    server = ProbeServer(handlers, token=token, warn=warn)
+    server = ProbeServer(handlers, token=token, warn=warn, patient=frozenset({REACHED}))
     async with anyio.create_task_group() as tasks:
         try:
             address = await tasks.start(server.serve, host)

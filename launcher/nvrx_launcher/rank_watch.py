@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,21 @@ from nvrx_async.hang.policy import HangPolicy
 from nvrx_async.job.records import Assignment, Mark
 from nvrx_async.probe import QuestionRefusedError
 from nvrx_async.ranklink.agent import RankLinkServer
-from nvrx_async.ranklink.messages import PAGE_VARIABLE, SOCKET_VARIABLE, STACKS_VARIABLE, AllowGrow, Message
-from nvrx_async.ranklink.page import H_ASKED, H_STOP, STOP_HOLD, STOP_NONE, PageView
+from nvrx_async.ranklink.messages import (
+    PAGE_VARIABLE,
+    SOCKET_VARIABLE,
+    STACKS_VARIABLE,
+    AllowGrow,
+    Message,
+    StepReached,
+)
+from nvrx_async.ranklink.page import H_ASKED, H_STOP, STOP_HOLD, STOP_NONE, Page, PageView
 from nvrx_async.rounds.events import Event, GrowthAllowed, RankHung
 from nvrx_async.rounds.limits import limits_in
 from nvrx_launcher.link_folder import make_link_folder, remove_link_folder
 from nvrx_launcher.neighbours import Neighbours, ask_ahead_s, first_probe
 from nvrx_launcher.rank_watch_round import RankLook, WatchedRound, make_pages
+from nvrx_launcher.step_waits import StepWaits
 from nvrx_launcher.warm.quiet import quiet_in_s
 from nvrx_launcher.wording import duration
 
@@ -46,6 +54,7 @@ HELD_AFTER_S = 0.01
 class RankWatch:
     """See the module. `policy` None: pages and socket only, nobody is judged. `inherited`: the ranks' environment.
 
+    `steps`: answers who waits for a step.
     `neighbours`: who tells what ranks of other nodes do, None where there are none. `say`: a line for people.
     """
 
@@ -73,6 +82,7 @@ class RankWatch:
         self._due_s = math.inf
         self._changed = anyio.Event()
         self._tell: Callable[[Event], None] = _nobody_listens
+        self.steps = StepWaits(self._pages_of)
 
     @property
     def folder(self) -> Path | None:
@@ -279,6 +289,8 @@ class RankWatch:
     def _hear(self, message: Message) -> None:
         if isinstance(message, AllowGrow):
             self._tell(GrowthAllowed(message.round))
+        elif isinstance(message, StepReached):
+            self.steps.news()
 
     # Inside -------------------------------------------------------------------------------------------
 
@@ -376,6 +388,10 @@ class RankWatch:
         watched = self._round
         return watched if watched is not None and watched.assignment.round == number else None
 
+    def _pages_of(self, number: int) -> Iterable[Page] | None:
+        watched = self._of(number)
+        return watched.pages.values() if watched is not None else None
+
     def _learn(self, watched: WatchedRound) -> None:
         """Take the maxima of all pages, also of ranks that are ending."""
         if watched.monitor is not None:
@@ -385,6 +401,7 @@ class RankWatch:
     def _close(self) -> None:
         watched, self._round = self._round, None
         self._due_s = math.inf
+        self.steps.news()
         if watched is not None:
             watched.close()
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeVar
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import anyio
 import anyio.lowlevel
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
     from types import TracebackType
 
     from anyio.abc import TaskGroup
@@ -27,6 +29,20 @@ async def scoped(call: Awaitable[T]) -> T:
     except asyncio.CancelledError:
         await anyio.lowlevel.checkpoint_if_cancelled()
         raise
+
+
+@asynccontextmanager
+async def beside(call: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
+    """Do something else while the block goes on; it is cancelled with the block, whose errors pass by unwrapped."""
+    tasks = anyio.create_task_group()
+    await tasks.__aenter__()
+    tasks.start_soon(call)
+    try:
+        yield
+    except BaseException as error:
+        await leave(tasks, type(error), error, error.__traceback__)
+        raise
+    await leave(tasks, None, None, None)
 
 
 async def leave(

@@ -94,6 +94,10 @@ class Feed:
             watch.floor = max(watch.floor, listing.revision + 1)
         return listings
 
+    def pass_over(self) -> None:
+        """Leave out what has come by now: for who reads etcd anew at every change."""
+        self._items.clear()
+
     def __aiter__(self) -> Self:
         return self
 

@@ -14,14 +14,15 @@ Nothing but `command` writes.
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import orjson
 
+from nvrx_async.etcd.background import beside
 from nvrx_async.etcd.client import EtcdClient
 from nvrx_async.etcd.config import EtcdConfig
 from nvrx_async.etcd.errors import UnavailableError
@@ -35,6 +36,7 @@ from nvrx_async.job.job_events import JobEvent
 from nvrx_async.job.keys import AttemptKeys, current
 from nvrx_async.job.live import LIVE, LiveNode
 from nvrx_async.job.patience import Absence, Patience
+from nvrx_async.job.reached import ASKED_AT_ONCE, Ask, until_reached
 from nvrx_async.job.reader import Reader, living_attempt
 from nvrx_async.job.records import Command, CommandPhase, Node, Outcome, Phase, Verb
 from nvrx_async.job.round_record import RoundRecord, with_marks
@@ -45,16 +47,9 @@ from nvrx_async.job.why import Why, explain
 if TYPE_CHECKING:
     from datetime import datetime
 
-Ask: TypeAlias = Callable[[str, str, Mapping[str, Any], float], Awaitable[Mapping[str, Any]]]
-"""Asks the agent at an address a question (kind, payload) within seconds; an `OSError` or what `silence` names
-says that there is no answer."""
-
 LIVE_WITHIN_S = 0.5
 MOST_ASKED = 256
 """Agents asked for live numbers without being told to: more make no table that a person reads."""
-ASKED_AT_ONCE = 64
-LOOK_AGAIN_S = 0.5
-"""How often agents are asked how far they are: steps are in no key that could be watched."""
 ANSWER_WITHIN_S = 30.0
 EVENTS_OF_ROUNDS = 200
 REPORTS_TOLD = 64
@@ -216,7 +211,7 @@ class JobClient:
         """Tells whenever something in the job was decided, and once at the start; for pictures that are redrawn."""
         reader = await self._reader()
         changes = Changes()
-        async with Feed(self._client, away=changes.etcd_is_away) as feed:
+        async with Feed(self._client, away=changes.wake) as feed:
             feed.set_scopes(_followed(reader.keys))
             changes.feed = feed
             yield changes
@@ -233,13 +228,16 @@ class JobClient:
         wanted, never, patience, absence = condition(text), False, self.patience(), Absence()
         with anyio.move_on_after(timeout_s):
             async with self.changes() as changes:
+                await changes.next()
                 while not never:
-                    await changes.next(LOOK_AGAIN_S if wanted.needs_live else absence.looks_again_s)
-                    status = await patience.of(lambda: self.status(live=wanted.needs_live))
+                    status = await patience.of(lambda: self.status(live=wanted.step is not None))
                     answer = Answer.NOT_YET if absence.passes(status) else wanted.holds(status)
                     if answer is Answer.YES:
                         return status
                     never = answer is Answer.NEVER
+                    if not never:
+                        async with beside(partial(self._wake_at_step, changes, status, wanted.step)):
+                            await changes.next(absence.looks_again_s)
         if never:
             raise NotSoError(
                 f"job {self.run_id} is {status.state.value}: {text} will not be any more",
@@ -291,6 +289,11 @@ class JobClient:
             f"nobody answered the command within {timeout_s:g} s; it stands, and is carried out once somebody leads",
             f"nvrx status {self.run_id}",
         )
+
+    async def _wake_at_step(self, changes: Changes, status: JobStatus, step: int | None) -> None:
+        if step is not None and self._ask is not None:
+            await until_reached(self._ask, self._silence, status, step)
+            changes.wake()
 
     # Inside -------------------------------------------------------------------------------------------
 
@@ -374,19 +377,20 @@ class Changes:
     feed: Feed
 
     def __init__(self) -> None:
-        self._away = False
+        self._woken = False
         self._waiting: anyio.CancelScope | None = None
 
     async def next(self, at_most_s: float | None = None) -> None:
         """Wait until something was decided, etcd went away (who asks it then is told so), or so long."""
         with anyio.move_on_after(at_most_s) as self._waiting:
-            if not self._away:
+            if not self._woken:
                 await anext(self.feed)
-        self._away, self._waiting = False, None
+                self.feed.pass_over()
+        self._woken, self._waiting = False, None
 
-    def etcd_is_away(self) -> None:
-        """No endpoint answers: the picture that somebody holds may be old."""
-        self._away = True
+    def wake(self) -> None:
+        """Look again: what nobody decided has changed, or etcd went away."""
+        self._woken = True
         if self._waiting is not None:
             self._waiting.cancel()
 

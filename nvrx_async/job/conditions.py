@@ -24,11 +24,11 @@ class Answer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """`text` as it was written. `needs_live`: only the agents know it."""
+    """`text` as it was written. `step`: what all ranks have to come to, which only their agents know."""
 
     text: str
     holds: Callable[[JobStatus], Answer]
-    needs_live: bool = False
+    step: int | None = None
 
 
 def condition(text: str) -> Condition:
@@ -47,7 +47,7 @@ def condition(text: str) -> Condition:
     number = int(numbered[2])
     if numbered[1] == "round":
         return Condition(text, lambda status: _round(status, number))
-    return Condition(text, lambda status: _step(status, number), needs_live=True)
+    return Condition(text, lambda status: _step(status, number), step=number)
 
 
 def _running(status: JobStatus) -> Answer:

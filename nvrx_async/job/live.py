@@ -9,6 +9,13 @@ from typing import Any
 LIVE = "live"
 """Kind of the question."""
 
+REACHED = "reached"
+"""Kind of another: have all ranks of a `round` here come to `step`? It is answered when they have, `{"reached": true}`,
+or after `within_s`, `{"reached": false}`."""
+
+REACHED_WITHIN_S = 20.0
+"""How long such a question waits before it is asked again: what is gone without a word costs no longer."""
+
 
 @dataclass(frozen=True, slots=True)
 class LiveRank:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import socket
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,17 +24,27 @@ Raise `QuestionRefusedError` with a sentence for the asker where there is no ans
 MOST_CONNECTIONS = 512
 """More than agents that ask each other while etcd is away; each holds a frame of 1 MiB at most."""
 CONVERSATION_S = 5.0
+PATIENT_S = 30.0
 ACCEPT_AGAIN_S = 1.0
 BACKLOG = 512
 
 
 class ProbeServer:
-    """Serves one port. `handlers` by kind of question; `warn` is told of each kind of trouble once."""
+    """Serves one port. `handlers` by kind of question; `warn` is told of each kind of trouble once.
+
+    Kinds of question that are `patient` may take `PATIENT_S` to answer. Who leaves meanwhile is not waited for.
+    """
 
     def __init__(
-        self, handlers: Mapping[str, Handler], *, token: str | None, warn: Callable[[str], None]
+        self,
+        handlers: Mapping[str, Handler],
+        *,
+        token: str | None,
+        warn: Callable[[str], None],
+        patient: frozenset[str] = frozenset(),
     ) -> None:
         self._handlers = handlers
+        self._patient = patient
         self._key = wire.key_of(token)
         self._warn = warn
         self._warned: set[str] = set()
@@ -69,12 +80,12 @@ class ProbeServer:
                 return
             self._connected += 1
             try:
-                with anyio.fail_after(CONVERSATION_S):
-                    await self._converse(connection)
+                with anyio.fail_after(CONVERSATION_S) as limit:
+                    await self._converse(connection, limit)
             except TimeoutError:
                 self._trouble(
                     "slow",
-                    f"a connection to the probe port took longer than {CONVERSATION_S:g} s and was closed",
+                    "a connection to the probe port took longer than a question may and was closed",
                 )
             except OSError:
                 return  # whoever asked is gone
@@ -83,7 +94,7 @@ class ProbeServer:
             finally:
                 self._connected -= 1
 
-    async def _converse(self, connection: socket.socket) -> None:
+    async def _converse(self, connection: socket.socket, limit: anyio.CancelScope) -> None:
         nonce = wire.new_nonce()
         await wire.send(connection, {"nvrx": wire.VERSION, "nonce": nonce})
         question = await wire.receive(connection)
@@ -93,7 +104,12 @@ class ProbeServer:
             self._trouble("token", "a question that does not prove this job's token was turned away")
             await wire.send(connection, {"untrusted": True})
             return
-        answer = await self._answer(wire.text(body, "kind"), wire.mapping(body, "payload"))
+        kind, payload = wire.text(body, "kind"), wire.mapping(body, "payload")
+        if kind in self._patient:
+            limit.deadline += PATIENT_S
+            answer = await _while_connected(connection, lambda: self._answer(kind, payload))
+        else:
+            answer = await self._answer(kind, payload)
         proof = wire.proof(self._key, wire.SERVER, nonces, answer)
         await wire.send(connection, {"body": answer, "proof": proof})
 
@@ -113,6 +129,30 @@ class ProbeServer:
         if kind not in self._warned:
             self._warned.add(kind)
             self._warn(text)
+
+
+async def _while_connected(
+    connection: socket.socket, call: Callable[[], Awaitable[dict[str, Any]]]
+) -> dict[str, Any]:
+    """What `call` returns.
+
+    Raises:
+        ConnectionResetError: the other side left, or said something out of turn, before that.
+    """
+    answers: list[dict[str, Any]] = []
+
+    async def listen(scope: anyio.CancelScope) -> None:
+        with contextlib.suppress(OSError):
+            await asyncio.get_running_loop().sock_recv(connection, 1)
+        scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(listen, tasks.cancel_scope)
+        answers.append(await call())
+        tasks.cancel_scope.cancel()
+    if not answers:
+        raise ConnectionResetError("the other side left")
+    return answers[0]
 
 
 async def _listening(host: str) -> socket.socket:

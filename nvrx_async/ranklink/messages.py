@@ -57,8 +57,22 @@ class AllowGrow:
     round: int
 
 
-Message: TypeAlias = Hello | StopAt | AllowGrow
-_BY_NAME: dict[str, type[Message]] = {"hello": Hello, "stop_at": StopAt, "allow_grow": AllowGrow}
+@dataclass(frozen=True, slots=True)
+class StepReached:
+    """To the agent: this rank has come to the step that its page asks for, or beyond."""
+
+    round: int
+    rank: int
+    step: int
+
+
+Message: TypeAlias = Hello | StopAt | AllowGrow | StepReached
+_BY_NAME: dict[str, type[Message]] = {
+    "hello": Hello,
+    "stop_at": StopAt,
+    "allow_grow": AllowGrow,
+    "step_reached": StepReached,
+}
 _NAMES = {cls: name for name, cls in _BY_NAME.items()}
 _TYPES: dict[str, type] = {"str": str, "int": int}
 

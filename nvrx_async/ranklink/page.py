@@ -7,7 +7,7 @@ CLOCK_MONOTONIC on this host (no step of the wall clock, no suspended time), 0 f
 Layout in words (signed, native order; each word has one writer and is stored at once):
 
 ```
-   0 ..  63  head      see the constants H_*; words 4 and 5 are the agent's, the others the rank's
+   0 ..  63  head      see the constants H_*; words 4 to 6 are the agent's, the others the rank's
   64 .. 191  threads   16 slots of 8 words (T_*): a thread writes its own slot only
  192 .. 575  names     32 section names of 12 words (N_*): 4 of figures, 8 of UTF-8 text
  576 ..1087  sections  64 open sections of 8 words (S_*), each behind a sequence lock: odd while it is written
@@ -33,10 +33,12 @@ MAGIC = 0x4E565258_0001  # "NVRX" and the version of the layout
 SIZE_BYTES = 12288
 NS = 1_000_000_000
 
-H_MAGIC, H_ROUND, H_RANK, H_AGENT_PID, H_STOP = 0, 2, 3, 4, 5
+H_MAGIC, H_ROUND, H_RANK, H_AGENT_PID, H_STOP, H_TELL = 0, 2, 3, 4, 5, 6
 H_PID, H_HELLO, H_READY, H_DONE, H_MAIN, H_PRINCIPAL, H_SIGNAL, H_ASKED, H_LOST, H_FIRST_STEP, H_STEPS = (
     range(8, 19)
 )
+
+# H_TELL: a step that somebody waits for, plus 1; the rank tells when it has come to it. 0: nobody waits.
 
 STOP_NONE, STOP_HOLD = 0, -1
 """Values of H_STOP; any other is the step to stop at, plus 1."""

@@ -34,6 +34,7 @@ from nvrx_async.ranklink.messages import (
     STACKS_VARIABLE,
     AllowGrow,
     Hello,
+    StepReached,
 )
 from nvrx_async.ranklink.page import (
     H_ASKED,
@@ -47,6 +48,7 @@ from nvrx_async.ranklink.page import (
     H_SIGNAL,
     H_STEPS,
     H_STOP,
+    H_TELL,
     NS,
     STOP_HOLD,
     T_LAST,
@@ -130,6 +132,7 @@ class Rank(Reports):
         self._page = page
         self._link = link
         self._grows = False
+        self._told = 0
         self.entered = 0
         super().__init__(page.words if page is not None else private_words())
 
@@ -146,6 +149,8 @@ class Rank(Reports):
             words[H_FIRST_STEP] = words[slot + T_LAST]
         if words[H_PRINCIPAL] != ident and not self._principal_trains():
             words[H_PRINCIPAL] = ident
+        if words[H_TELL]:
+            self._tell(step)
 
     def expect(self, steps: int) -> None:
         """Say that training has so many steps; `steps` says it by itself. A smaller number changes nothing."""
@@ -181,6 +186,8 @@ class Rank(Reports):
         """
         words = self.words
         words[H_ASKED] = step + 1
+        if words[H_TELL]:
+            self._tell(step)
         stop = words[H_STOP]
         if stop == layout.STOP_NONE:
             return False
@@ -218,6 +225,13 @@ class Rank(Reports):
         if self._link is not None:
             self._link.close()
             self._link = None
+
+    def _tell(self, step: int) -> None:
+        """Tell the agent of a step that somebody waits for, once."""
+        wanted = self.words[H_TELL]
+        if step + 1 >= wanted != self._told and self._link is not None:
+            self._told = wanted
+            self._link.send(StepReached(self.round, self.rank, step))
 
     def _principal_trains(self) -> bool:
         """Whether the thread that trained so far has reported a step, and still lives (its ident may be another's)."""

@@ -61,6 +61,15 @@ def test_65_a_section_that_a_killed_process_left_open_judges_nobody(job: Stage) 
     assert not agent.said(r"\b(hang|hangs|hung)\b"), job.told()
 
 
+def test_71_who_waits_for_a_rank_that_is_gone_need_not_wait_for_a_time_out(job: Stage) -> None:
+    options = ("--nnodes", "2", "--max-restarts", "1", "--warm-workers", "off", "--hang-timeout", "600")
+    agents = [job.launch(str(PROGRAM), "dies", node=f"n{number}", options=options) for number in range(2)]
+    assert [agent.ends(bound_s=60) for agent in agents] == [0, 0], job.told()
+    root = ended(job)
+    assert (root["kind"], root["end"]["rank"]) == ("signal", 0), root
+    assert job.held()["0/round"].value["number"] == 1
+
+
 def test_72_stacks_of_native_code_with_the_gil_and_of_a_sleep_are_kept(job: Stage) -> None:
     agent = launched(job, "both", ranks=2)
     assert agent.ends(bound_s=60) == 0, job.told()

@@ -305,6 +305,46 @@ async def test_live_numbers_are_asked_of_the_agents_and_the_silent_are_named(cli
     assert (await job.why()).waterfall.steps[-1].name.endswith("connected")
 
 
+async def test_for_a_step_each_agent_that_is_behind_is_asked_once_and_answers_when_it_has_come(client):
+    run_id = await recorded(client, finished=False)
+    keys = AttemptKeys(run_id, 0)
+    for name in "ab":
+        held = await client.get(keys.node(name))
+        told = held.value.replace(b'"probe":""', b'"probe":"10.0.0.%s:1"' % name.encode())
+        await client.commit(Txn((), (Put(keys.node(name), told),)))
+    steps, waits, come, asked = {"a": 9, "b": 3}, anyio.Event(), anyio.Event(), []
+
+    async def ask(address, kind, payload, timeout_s):
+        name = address[7]
+        asked.append((kind, name))
+        if kind == "live":
+            first = 0 if name == "a" else 2
+            ranks = tuple(LiveRank(first + n, n, 100, "running", step=steps[name]) for n in range(2))
+            return _plain(LiveNode(name, 1, ranks))
+        assert (payload["round"], payload["step"]) == (1, 7)
+        waits.set()
+        await come.wait()
+        steps[name] = 7
+        return {"reached": True}
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+
+            async def wait() -> None:
+                job = JobClient(client, run_id, ask=ask)
+                status = await job.wait_for("step=7")
+                assert min(rank.step for rank in status.ranks) == 7
+
+            tasks.start_soon(wait)
+            await waits.wait()
+            before = len(asked)
+            await anyio.sleep(1.2)  # that nobody is asked in between is the subject
+            assert len(asked) == before
+            come.set()
+    assert asked.count(("reached", "b")) == 1
+    assert ("reached", "a") not in asked, "it has come already"
+
+
 def _plain(record):
     return orjson.loads(encode(record))
 

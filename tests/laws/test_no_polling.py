@@ -18,6 +18,7 @@ ALLOWED = {
     "nvrx_async.etcd.member._keep_up": "back-off between starts of a member that ended",
     "nvrx_async.etcd.member._promoted": "etcd tells nobody when a learner has caught up; it refuses until then",
     "nvrx_async.job.patience.of": ETCD_IS_AWAY,
+    "nvrx_async.job.reached._come": "back-off between attempts: nothing announces that an agent answers again",
     "nvrx_async.rounds.committer._relist": ETCD_IS_AWAY,
     "nvrx_launcher.agent._begin": ETCD_IS_AWAY,
     "nvrx_launcher.tenure.serve": ETCD_IS_AWAY,

@@ -94,6 +94,43 @@ async def test_many_questions_at_once():
     assert not warnings
 
 
+async def test_a_patient_question_may_take_its_time_and_ends_with_who_asked(monkeypatch):
+    monkeypatch.setattr(server, "CONVERSATION_S", 0.2)
+    waiting, left, go = anyio.Event(), anyio.Event(), anyio.Event()
+
+    async def later(payload: Mapping[str, Any]) -> Mapping[str, Any]:
+        waiting.set()
+        try:
+            await go.wait()
+        except anyio.get_cancelled_exc_class():
+            left.set()
+            raise
+        return {"late": True}
+
+    warnings: list[str] = []
+    made = ProbeServer({"later": later}, token=None, warn=warnings.append, patient=frozenset({"later"}))
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            address = await tasks.start(made.serve, "127.0.0.1")
+            async with anyio.create_task_group() as asking:
+                asking.start_soon(ask, address, "later", {}, 15)
+                await waiting.wait()
+                asking.cancel_scope.cancel()
+            await left.wait()
+            answers = []
+
+            async def asked() -> None:
+                answers.append(await ask(address, "later", {}, 15))
+
+            async with anyio.create_task_group() as asking:
+                asking.start_soon(asked)
+                await anyio.sleep(0.5)  # longer than any other conversation may take: that is the subject
+                go.set()
+            assert answers == [{"late": True}]
+            tasks.cancel_scope.cancel()
+    assert not warnings
+
+
 @pytest.mark.parametrize(("theirs", "ours"), [(TOKEN, None), (TOKEN, "another"), (None, TOKEN)])
 async def test_without_the_same_token_there_is_no_answer(theirs, ours):
     async with serving(theirs) as (address, warnings):

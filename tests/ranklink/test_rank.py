@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -14,8 +15,15 @@ from pathlib import Path
 import pytest
 
 import nvrx_async
-from nvrx_async.ranklink.messages import PAGE_VARIABLE, SOCKET_VARIABLE, STACKS_VARIABLE
-from nvrx_async.ranklink.page import H_STOP, SIZE_BYTES, STOP_HOLD, Page, PageView
+from nvrx_async.ranklink import frames
+from nvrx_async.ranklink.messages import (
+    PAGE_VARIABLE,
+    SOCKET_VARIABLE,
+    STACKS_VARIABLE,
+    StepReached,
+    from_wire,
+)
+from nvrx_async.ranklink.page import H_STOP, H_TELL, SIZE_BYTES, STOP_HOLD, Page, PageView
 
 
 @pytest.fixture
@@ -227,6 +235,21 @@ def test_a_forked_child_never_speaks_for_its_parent(page):
         assert seen(page).step == 2
 
 
+def test_a_child_forked_inside_a_section_does_not_stop_its_clock(page):
+    """A data loader's worker that is made in a step and has sections of its own."""
+    with nvrx_async.connect() as rank, rank.section("step"):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                rank.section("child").__enter__()
+                os._exit(0)
+            finally:
+                os._exit(3)
+        assert os.waitpid(pid, 0)[1] == 0
+        (step,) = seen(page).sections
+        assert step.runs
+
+
 CHILD = """
 import nvrx_async
 with nvrx_async.connect() as rank:
@@ -300,6 +323,24 @@ def test_reports_after_the_end_go_nowhere(page):
         rank.progress(step=1)
     rank.progress(step=2)
     assert seen(page).step == 1
+
+
+def test_a_step_that_is_waited_for_is_told_once(page, tmp_path):
+    with socket.socket(socket.AF_UNIX) as agent:
+        agent.bind(str(tmp_path / "nobody.sock"))
+        agent.listen()
+        with nvrx_async.connect() as rank:
+            connection, _ = agent.accept()
+            connection.settimeout(20)
+            page.words[H_TELL] = 8
+            for step in range(6, 12):
+                rank.progress(step=step)
+            page.words[H_TELL] = 31
+            assert not rank.should_stop(30)
+        with connection:
+            heard = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    told = [from_wire(raw) for raw in frames.Decoder().feed(heard)]
+    assert told[1:] == [StepReached(5, 3, 7), StepReached(5, 3, 30)]
 
 
 def test_should_stop_tells_the_agreed_step(page):

@@ -81,7 +81,14 @@ def train_for(rank, seconds: float) -> None:
         step += 1
 
 
-CASES = {"beats": beats, "mid_save": mid_save, "both": both}
+def dies(rank) -> None:
+    """Rank 0 is gone, all others stand where nothing tells them: no socket, no time-out of their own."""
+    if rank.rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    sleeps()
+
+
+CASES = {"beats": beats, "mid_save": mid_save, "both": both, "dies": dies}
 
 if __name__ == "__main__":
     main()
