@@ -149,7 +149,7 @@ async def test_a_lost_lease_is_followed_by_a_new_one_that_moves_nothing_by_itsel
         assert isinstance(granted, LeaseGranted)
         assert granted.lease not in (0, first)
         by_the_first = len(told.moved)
-        assert told.moved[-1] == good_until(session.renewed_at_s, SPEC.lease_ttl_s, SPEC.kill_time_s), "no grant"
+        assert told.moved[-1] == good_until(session.renewed_at_s, SPEC.lease_ttl_s, SPEC.kill_time_s)
         assert (await made.answer(QUESTION.to_wire(Peer("a", "a-1", ""))))["yes"], "it holds no registration"
         await told.renewal()  # the question hurried one
         assert len(told.moved) == by_the_first
