@@ -1,10 +1,13 @@
-"""Time from the loss of a node until every rank is at its next step, etcd running on the job's own nodes.
+"""Time from the loss of a node until every rank is at its next step; ours with etcd on the job's own nodes.
 
-    python benchmarks/nodeloss.py --runs 5
+    python benchmarks/nodeloss.py --runs 5                     about seven minutes
+    python benchmarks/nodeloss.py --runs 5 --by silence        as root
 
 Three nodes and a spare, each an agent of this machine with one rank (gloo on loopback), the spare with a warm worker.
-Agent, keeper, rank and etcd member of one node are killed at once, at a random moment between two renewals of its
-lease; TTL 3 s. Once the node whose etcd member leads, once another, by turns.
+All that one node runs is killed at once, its etcd member too, at a random moment between two renewals of its lease;
+TTL 3 s. With `--by silence` nodes are network namespaces and the lost one is cut off: nobody gets an answer, not even
+that there is none. A node whose etcd member leads is told of apart. torchrun (c10d, the node of its store survives, a
+fourth node waits) takes part with its defaults, for which a run takes a minute, and with waits as short as can be set.
 """
 
 from __future__ import annotations
@@ -14,180 +17,159 @@ import os
 import random
 import re
 import shutil
-import signal
-import subprocess
+import socket
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 
+from _lost_nodes import NODES, PORT, TUNED, Nodes, free_port, launched, member_leads, ours, torchrun
 from _table import machine, spread, table
+from support import netspaces
+from support.nodes import member_endpoints
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / part) for part in (".", "launcher", "telemetry", "tests")]
-
-from support.nodes import member_endpoints  # noqa: E402 - found by the line above
-
-WORKER = str(Path(__file__).with_name("_restart_worker.py"))
-NODES, TTL_S = 3, 3
+TTL_S = 3
 SETTLED_STEPS = 20
-LIMIT_S = 60.0
+LIMIT_S = 90.0
 SETUP_S = 240.0
 """Warm workers are prepared at low priority: on a busy machine that takes its time."""
 LOOK_S = 0.01
+SPARE_S = 8.0
+"""torchrun's spare imports torch, and then waits without a word."""
 WARM = "warm workers: 1 ready"
 PHASES = ("told", "started", "next step")
 MARKS = {
     "told": r"member: ranks are being stopped|interrupting round",
     "started": r"starting ranks of round [1-9]",
 }
-LEADER, FOLLOWER = "leads", "follows"
-KINDS = (FOLLOWER, LEADER)
+FOLLOWER, LEADER = "nvrx-launch", "nvrx-launch, etcd's leader lost"
+DEFAULTS, SHORT = "torchrun", "torchrun, short waits"
+PEERS = (FOLLOWER, LEADER, SHORT, DEFAULTS)
+KILL, SILENCE = "kill", "silence"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5, help="of each kind")
-    parser.add_argument("--ttl", type=int, default=TTL_S, help="of the agents' leases, seconds")
-    parser.add_argument("--kinds", type=lambda text: text.split(","), default=list(KINDS))
-    arguments = parser.parse_args()
-    print(f"# Loss of a node: {machine()}\n")
-    found: dict[str, list[dict[str, float]]] = {kind: [] for kind in arguments.kinds}
-    lost: dict[str, int] = dict.fromkeys(arguments.kinds, 0)
-    for _ in range(arguments.runs):
-        for kind in arguments.kinds:
+    arguments = parse()
+    if arguments.by == SILENCE and not netspaces.are_own():
+        command = netspaces.in_own_namespaces(__file__, *sys.argv[1:])
+        os.execvp(command[0], command)
+    print(f"# Loss of a node: {machine()}\n", flush=True)
+    found: dict[str, list[dict[str, float]]] = defaultdict(list)
+    for number in range(arguments.runs):
+        for peer in arguments.peers:
+            if peer == DEFAULTS and number >= arguments.slow_runs:
+                continue
             try:
-                found[kind].append(measure(kind, arguments.ttl))
+                found[peer].append(measure(peer, arguments.ttl, arguments.by))
             except TimeoutError as error:
-                lost[kind] += 1
-                print(f"{kind}: {error}", file=sys.stderr)
-    head = [
-        "lost node's etcd member",
-        "runs",
-        *(f"{name}, s" for name in PHASES),
-        f"not within {LIMIT_S:g} s",
-    ]
+                found[peer].append({})
+                print(f"{peer}: {error}", file=sys.stderr)
+    print("Seconds since the loss, the latest of all nodes: median [range].\n")
+    head = ["launcher", "runs", *(f"{name}, s" for name in PHASES), f"not within {LIMIT_S:g} s"]
     rows = []
-    for kind, runs in found.items():
+    for peer, runs in found.items():
         cells = [spread([run[name] for run in runs if name in run], 1, 2) for name in PHASES]
-        rows.append([kind, str(len(runs)), *cells, str(lost[kind])])
-    print("Seconds since SIGKILL, the latest of all nodes: median [range].\n")
+        rows.append([peer, str(len(runs)), *cells, str(runs.count({}))])
     print(table(head, rows))
 
 
-def measure(kind: str, ttl: int) -> dict[str, float]:
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5, help="of each launcher")
+    parser.add_argument("--slow-runs", type=int, default=1, help="of torchrun with its defaults")
+    parser.add_argument("--ttl", type=int, default=TTL_S, help="of the agents' leases, seconds")
+    parser.add_argument("--by", choices=(KILL, SILENCE), default=KILL, help="how the node is lost")
+    parser.add_argument("--peers", type=lambda text: text.split(";"), help=f"such as '{FOLLOWER};{LEADER}'")
+    arguments = parser.parse_args()
+    if arguments.peers is None:
+        arguments.peers = PEERS if arguments.by == KILL else (FOLLOWER, LEADER)
+    return arguments
+
+
+def measure(peer: str, ttl: int, by: str) -> dict[str, float]:
+    """One job, one node lost."""
     folder = Path(tempfile.mkdtemp(prefix="nvrx-bench-", dir="/dev/shm"))
     (folder / "stamps").mkdir()
-    endpoints = member_endpoints(NODES)
     try:
-        with launched(folder, endpoints, ttl) as start:
-            agents = [start(number) for number in range(NODES)]
-            until(lambda: len(stamped(folder, SETTLED_STEPS)) == NODES, folder, SETUP_S)
-            agents.append(start(NODES))
-            until(lambda: warm(folder) == NODES + 1, folder, SETUP_S)
-            time.sleep(random.uniform(0.5, 0.5 + ttl / 3))
-            victim = pick(agents[:NODES], kind)
-            before = {file.name for file in stamped(folder, 1)}
-            killed_s, killed_at = time.monotonic(), time.time()
-            for pid in tree(victim.pid):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            until(lambda: len(again(folder, before)) == NODES, folder)
-            stepped_s = max(first_step(file) for file in again(folder, before)) - killed_s
-            return {**phases(folder, killed_at), PHASES[-1]: stepped_s}
+        if peer in (SHORT, DEFAULTS):
+            options, port = () if peer == DEFAULTS else ("--rdzv-conf", TUNED), free_port()
+            with launched(folder, torchrun(f"127.0.0.1:{port}", *options)) as nodes:
+                return lose(nodes, folder, of_torchrun(nodes, folder, port))
+        with own_nodes(folder, ttl, by) as nodes:
+            return lose(nodes, folder, of_ours(nodes, folder, ttl, leads=peer == LEADER))
     finally:
         shutil.rmtree(folder)
-        for endpoint in endpoints:
-            for left in Path("/dev/shm").glob(f"nvrx-member-*-{endpoint.rpartition(':')[2]}-*"):
-                shutil.rmtree(left)
 
 
 @contextmanager
-def launched(
-    folder: Path, endpoints: list[str], ttl: int
-) -> Iterator[Callable[[int], subprocess.Popen[bytes]]]:
-    path = os.pathsep.join(str(ROOT / part) for part in (".", "launcher", "telemetry"))
-    env = {
-        **os.environ,
-        "PYTHONPATH": path,
-        "BENCH_FOLDER": str(folder / "stamps"),
-        "OMP_NUM_THREADS": "1",
-    }
-    agents: list[subprocess.Popen[bytes]] = []
+def own_nodes(folder: Path, ttl: int, by: str) -> Iterator[Nodes]:
+    """Agents with etcd on the first three nodes: on loopback, or each in a network namespace."""
     with ExitStack() as stack:
-        output = stack.enter_context((folder / "output").open("wb"))
-
-        def start(number: int) -> subprocess.Popen[bytes]:
-            command = [sys.executable, "-m", "nvrx_launcher", "--nnodes", str(NODES), "--nproc-per-node", "1"]
-            command += [
-                "--rdzv-endpoint",
-                ",".join(endpoints),
-                "--rdzv-id",
-                folder.name,
-                "--node-id",
-                f"n{number}",
-            ]
-            command += [
-                "--warm-workers",
-                "1",
-                "--lease-ttl",
-                str(ttl),
-                "--log-dir",
-                str(folder / f"logs{number}"),
-                WORKER,
-            ]
-            agent = subprocess.Popen(command, env=env, stdout=output, stderr=output, start_new_session=True)
-            agents.append(agent)
-            return agent
-
-        try:
-            yield start
-        finally:
-            for agent in agents:
-                for pid in tree(agent.pid):
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-                agent.wait()
+        if by == KILL:
+            endpoints = member_endpoints(NODES)
+            stack.callback(forget, endpoints)
+            yield stack.enter_context(launched(folder, ours(endpoints, folder, ttl)))
+            return
+        net = stack.enter_context(netspaces.network_here(NODES + 1))
+        endpoints = [f"{net.address(number)}:{PORT}" for number in range(NODES)]
+        stack.callback(forget, endpoints)
+        command = ours(endpoints, folder, ttl)
+        prefix = [host.command("env", "GLOO_SOCKET_IFNAME=net0") for host in net.hosts]
+        yield stack.enter_context(launched(folder, command, on=lambda n: prefix[n], cut=net.cut))
 
 
-def pick(agents: list[subprocess.Popen[bytes]], kind: str) -> subprocess.Popen[bytes]:
-    leaders = [agent for agent in agents if leads(agent.pid)]
-    if kind == LEADER:
-        return leaders[0]
-    return next(agent for agent in agents if agent not in leaders)
+def forget(endpoints: list[str]) -> None:
+    """Remove what lost nodes have left in memory for their return."""
+    for endpoint in endpoints:
+        for left in Path("/dev/shm").glob(f"nvrx-member-*-{endpoint.rpartition(':')[2]}-*"):
+            shutil.rmtree(left)
 
 
-def leads(pid: int) -> bool:
-    """Whether the etcd member below this agent leads."""
-    from nvrx_async.etcd.wire import grpc, messages, stubs  # noqa: PLC0415 - loads gRPC
-
-    for child in tree(pid):
-        words = Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0")
-        own = next(
-            (word.rpartition("/")[2] for word in words if word.startswith("--listen-client-urls=")), None
-        )
-        if own:
-            with closing(grpc.insecure_channel(own)) as channel:
-                status = stubs.MaintenanceStub(channel).Status(messages.StatusRequest(), timeout=5)
-                return bool(status.header.member_id == status.leader)
-    return False
+def of_ours(nodes: Nodes, folder: Path, ttl: int, *, leads: bool) -> int:
+    """Which node to lose, once all is prepared and at a random moment between two renewals."""
+    for number in range(NODES):
+        nodes.start(number)
+    until(lambda: len(stamped(folder, SETTLED_STEPS)) == NODES, folder, SETUP_S)
+    nodes.start(NODES)
+    until(lambda: warm(folder) == NODES + 1, folder, SETUP_S)
+    time.sleep(random.uniform(0.5, 0.5 + ttl / 3))
+    leader = next(number for number in range(NODES) if member_leads(nodes.tree(number)))
+    return leader if leads else random.choice([number for number in range(NODES) if number != leader])
 
 
-def tree(root: int) -> list[int]:
-    """A process and all below it, in the moment of the look."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                children.setdefault(parent, []).append(int(entry.name))
-    found = [root]
-    for pid in found:
-        found += children.get(pid, [])
-    return found
+def of_torchrun(nodes: Nodes, folder: Path, port: int) -> int:
+    """A node that does not hold the store; a fourth one waits, as ours does."""
+    nodes.start(0)
+    until(lambda: answers(port), folder, SETUP_S)
+    for number in range(1, NODES):
+        nodes.start(number)
+    until(lambda: len(stamped(folder, SETTLED_STEPS)) == NODES, folder, SETUP_S)
+    nodes.start(NODES)
+    time.sleep(SPARE_S)
+    return random.choice(range(1, NODES))
+
+
+def lose(nodes: Nodes, folder: Path, number: int) -> dict[str, float]:
+    """Lose this node; when all ranks are at their next step, what happened when."""
+    before = {file.name for file in stamped(folder, 1)}
+    lost_s, lost_at = time.monotonic(), time.time()
+    nodes.lose(number)
+    until(lambda: len(again(folder, before)) == NODES, folder)
+    stepped_s = max(first_step(file) for file in again(folder, before)) - lost_s
+    return {**phases(folder, lost_at, number), PHASES[-1]: stepped_s}
+
+
+def answers(port: int) -> bool:
+    """Whether something listens there on loopback."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+# What is told in files ------------------------------------------------------------------------------------
 
 
 def until(done: Callable[[], bool], folder: Path, limit_s: float = LIMIT_S) -> None:
@@ -213,12 +195,14 @@ def first_step(file: Path) -> float:
     return float(line.partition(" ")[2])
 
 
-def phases(folder: Path, killed_at: float) -> dict[str, float]:
-    """From the agents' logs: when the last of them had got so far."""
+def phases(folder: Path, lost_at: float, lost: int) -> dict[str, float]:
+    """From the agents' logs, without the lost one's: when the last of them had got so far."""
     found: dict[str, float] = {}
     for log in folder.glob("logs*/*/agent-*.log"):
+        if log.is_relative_to(folder / f"logs{lost}"):
+            continue
         for line in log.read_text().splitlines():
-            at = datetime.fromisoformat(line.split(" ", 1)[0]).timestamp() - killed_at
+            at = datetime.fromisoformat(line.split(" ", 1)[0]).timestamp() - lost_at
             for name, pattern in MARKS.items():
                 if at > 0 and re.search(pattern, line):
                     found[name] = max(found.get(name, at), at)

@@ -349,7 +349,7 @@ class NodeRanks:
             case reports.KeeperLost(generation=generation, how=how, alive=alive):
                 self._keeper = None
                 self._crew.keeper(None)
-                self._warn(f"the keeper died ({how}), and all ranks of this node with it")
+                self._warn(f"the keeper is lost ({how}), and all ranks of this node with it")
                 self._tell(KeeperLost(generation))
                 await self._gone(tuple(range(len(alive))))
             case _:

@@ -20,8 +20,8 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.dns_min_time_between_resolutions_ms", 1000),
     # etcd closes a connection whose client pings more often than its --grpc-keepalive-min-time (5 s) or
     # without a stream ("too_many_pings", measured: three pings at 2 s end every watch). So pings are the
-    # slow net below the fast one: progress requests of the feed and time-outs of renewals notice silence
-    # after 2 s.
+    # slow net below the fast one: time-outs of renewals and progress requests of the feed notice silence,
+    # and tell each other of it.
     ("grpc.keepalive_time_ms", 6000),
     ("grpc.keepalive_timeout_ms", 2000),
     ("grpc.keepalive_permit_without_calls", 0),
@@ -43,6 +43,7 @@ class Connection:
     def __init__(self, endpoint: Endpoint, channel: Any) -> None:
         self.endpoint = endpoint
         self.verified = False
+        self._doubt = anyio.Event()
         self.channel = channel
         self.kv: Any = stubs.KVStub(channel)
         self.watch: Any = stubs.WatchStub(channel)
@@ -50,6 +51,15 @@ class Connection:
         self.auth: Any = stubs.AuthStub(channel)
         self.maintenance: Any = stubs.MaintenanceStub(channel)
         self.cluster: Any = stubs.ClusterStub(channel)
+
+    def doubt(self) -> None:
+        """Somebody got no answer here."""
+        self._doubt.set()
+        self._doubt = anyio.Event()
+
+    async def doubted(self) -> None:
+        """Wait until somebody gets no answer here from now on."""
+        await self._doubt.wait()
 
     def is_ready(self) -> bool:
         """Whether the channel holds a connection now."""
@@ -75,6 +85,8 @@ class Pool:
     def failed(self, connection: Connection) -> None:
         """Go on to the next endpoint, unless another caller already did."""
         connection.verified = False
+        if len(self.connections) > 1:  # a stream that is silent too is better off elsewhere
+            connection.doubt()
         if connection is self.current:
             self._index = (self._index + 1) % len(self.connections)
 

@@ -56,6 +56,11 @@ _KNOCK_S = 1.0
 _RESIGN_S = 6.0
 """Longer than the five seconds for which etcd wants all members connected before it changes their number."""
 _LOG_TAIL_LINES = 12
+_TIMES = ("--heartbeat-interval=50", "--election-timeout=500")
+"""Milliseconds, half of etcd's own: the nodes of a job are a fraction of one apart, and data lie in memory.
+
+When the leader is lost, an election takes one to two of the time-outs, and then each lease lasts its TTL and one more.
+"""
 _BAD_LOGIN = "authentication failed"
 
 
@@ -328,6 +333,7 @@ class ClusterMember:
             f"--initial-cluster-token={self.plan.token}",
             # A member that was cut off or restarted asks first whether others would elect it: the leader stays.
             "--pre-vote=true",
+            *_TIMES,
             *COMMON_FLAGS,
         ]
 

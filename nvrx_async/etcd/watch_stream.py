@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from nvrx_async.etcd.streams import Stream
     from nvrx_async.etcd.watches import Watch, Watches
 
+DOUBTED_S = 0.5
+"""How long a stream may take for a sign of life when other calls to its endpoint have failed already."""
+
 _DENIED = ("permission denied", "invalid auth token", "user name is empty", "auth store is old")
 
 
@@ -124,20 +127,28 @@ class WatchStream:
 
     async def _notice_silence(self) -> None:
         while True:
-            await anyio.sleep_until(self._heard_at_s + self._silence_s)
-            asked_at_s = anyio.current_time()
-            if asked_at_s < self._heard_at_s + self._silence_s:
-                continue
+            patience_s = await self._until_silent()
             if not self._served:
-                self._heard_at_s = asked_at_s  # without a watch the server has nothing to say
+                self._heard_at_s = anyio.current_time()  # without a watch the server has nothing to say
                 continue
-            with anyio.move_on_after(self._silence_s):
+            asked_at_s = anyio.current_time()
+            with anyio.move_on_after(patience_s):
                 progress = messages.WatchProgressRequest()
                 await self._stream.send(messages.WatchRequest(progress_request=progress))
-            await anyio.sleep_until(asked_at_s + self._silence_s)
+            await anyio.sleep_until(asked_at_s + patience_s)
             if self._heard_at_s < asked_at_s:
                 self._stream.abandon()
                 raise UnavailableError(
                     "etcd is silent",
-                    evidence=(f"{self._stream.connection.endpoint}: {2 * self._silence_s:g} s",),
+                    evidence=(
+                        f"{self._stream.connection.endpoint}: {asked_at_s - self._heard_at_s + patience_s:.1f} s",
+                    ),
                 )
+
+    async def _until_silent(self) -> float:
+        """Wait until nothing was heard for long, or others got no answer there; how long it may take to answer."""
+        while (due_s := self._heard_at_s + self._silence_s) > anyio.current_time():
+            with anyio.move_on_at(due_s):
+                await self._stream.connection.doubted()
+                return min(DOUBTED_S, self._silence_s)
+        return self._silence_s

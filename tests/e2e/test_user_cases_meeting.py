@@ -65,8 +65,12 @@ def test_2_a_node_that_left_comes_back_whenever_it_likes(job: Stage, pause_s: in
 
 
 @pytest.mark.timeout(120)
-def test_v4_11_17_who_reduced_with_a_node_that_dies_goes_on_as_rank_0_of_a_new_world(job: Stage) -> None:
-    """The new world has a store of its own, which holds nothing of the one before."""
+def test_v4_v7_11_17_56_who_reduced_with_a_node_that_dies_goes_on_as_rank_0_of_a_new_world(
+    job: Stage,
+) -> None:
+    """The new world has a store of its own, which holds nothing of the one before. --max-restarts is 0: what the
+    survivor's collective says of the lost peer is billed to the loss.
+    """
     options = ("--nnodes", "1:2", "--lease-ttl", "3")
     agents = {
         f"n{place}": job.launch(
@@ -84,6 +88,8 @@ def test_v4_11_17_who_reduced_with_a_node_that_dies_goes_on_as_rank_0_of_a_new_w
     found = agents["n1"].says(r"round 1: rank 0 reduced 1 of (\d+)", bound_s=60)
     assert agents["n1"].said("clean store")
     assert not agents["n1"].said("left over")
+    ledger = job.held()["0/round"].value["ledger"]
+    assert (ledger["restarts"], ledger["membership"]) == (0, 1), ledger
     os.kill(int(found[1]), signal.SIGUSR1)
     assert agents["n1"].ends() == 0, job.told()
 

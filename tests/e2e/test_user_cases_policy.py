@@ -7,6 +7,7 @@ import re
 import signal
 
 import pytest
+from support.nvrx_cli import nvrx
 from support.stage import Stage
 
 ONE = ("--nproc-per-node", "1", "--lease-ttl", "3", "--warm-workers", "off")
@@ -39,6 +40,9 @@ def test_55_quick_departures_are_billed_apart_from_restarts(job: Stage, turns: i
         assert comes.ends() == 143, job.told()
     ledger = job.held()["0/round"].value["ledger"]
     assert (ledger["restarts"], ledger["membership"]) == (0, turns), ledger
+    for word in ("status", "describe"):
+        shown = nvrx(word, job.run_id, etcd=job.endpoint)
+        assert f"0 of 0 restarts, {turns} lost nodes" in shown.out, shown
     job.finish(ranks)
     assert stays.ends() == 0, "although --max-restarts is 0" + job.told()
 

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 from aetcd.rpc import kv_pb2 as mvcc
 from support.etcd_server import free_ports
 from support.fake_etcd import HEADER, FakeEtcd
 
-from nvrx_async.etcd import EtcdClient, EtcdConfig, Feed, ForeignClusterError
+from nvrx_async.etcd import EtcdClient, EtcdConfig, Feed, ForeignClusterError, watch_stream
 from nvrx_async.etcd.types import Delete, Deleted, KeyValue, Listing, Put, Scope, Txn
 from nvrx_async.etcd.wire import messages
 
@@ -232,6 +233,56 @@ async def test_a_frozen_endpoint_is_left_after_its_silence(prefix):
         await asyncio.wait_for(moved.wait(), 10)
         await asyncio.sleep(0.8)  # four silences: an endpoint that answers progress requests is kept
         assert created == [(0, 2), (1, 2)]
+
+
+@pytest.mark.parametrize("answers", [False, True])
+async def test_where_others_got_no_answer_a_watch_asks_at_once_and_leaves_if_it_gets_none_either(
+    prefix, answers, monkeypatch
+):
+    """A lost node says nothing: what a renewal has found out, the watch need not find out by its own patience."""
+    if answers:
+        monkeypatch.setattr(watch_stream, "DOUBTED_S", 2.0)  # more than a busy machine takes to answer
+    created, asked = [], []
+    watched, moved = asyncio.Event(), asyncio.Event()
+
+    def watch(number):
+        async def serve(requests, context):
+            async for request in requests:
+                if request.HasField("create_request"):
+                    created.append(number)
+                    (watched, moved)[number].set()
+                    watch_id = request.create_request.watch_id
+                    yield messages.WatchResponse(header=HEADER, watch_id=watch_id, created=True)
+                elif request.HasField("progress_request"):
+                    asked.append(number)
+                    if answers:
+                        moved.set()
+                        yield messages.WatchResponse(header=HEADER, watch_id=-1)
+
+        return serve
+
+    async def txn(request, context):
+        empty = messages.ResponseOp(response_range=messages.RangeResponse())
+        return messages.TxnResponse(header=HEADER, succeeded=True, responses=[empty for _ in request.success])
+
+    async with (
+        FakeEtcd(watch=watch(0), txn=txn) as lost,
+        FakeEtcd(watch=watch(1), txn=txn) as good,
+        EtcdClient(EtcdConfig((lost.endpoint, good.endpoint))) as client,
+        Feed(client, silence_s=3600) as feed,
+    ):
+        feed.set_scopes(frozenset({Scope(prefix)}))
+        await take(feed, 1)
+        async with asyncio.timeout(20):
+            await watched.wait()
+            while not moved.is_set():  # the first may come before the client knows that it watches
+                client.caller.pool.failed(client.caller.pool.connections[0])
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(moved.wait(), 1.0)
+            if answers:
+                await asyncio.sleep(2.5)
+        assert created == ([0] if answers else [0, 1])
+        assert set(asked) == {0}
 
 
 async def test_fragments_count_only_when_the_last_one_is_there(prefix):

@@ -6,9 +6,7 @@ What writes there waits in the kernel, uninterruptibly in the first case: not ev
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,68 +15,31 @@ from pathlib import Path
 import anyio
 import pytest
 from keeper_kit import Bench, alive, bench, marked, python, reap_orphans
+from support.frozen_disk import Disk, mounted_disk, waits_for_it
 
 from nvrx_async.aside import aside
 from nvrx_launcher.clock import now
 from nvrx_launcher.errors import NotReadyError, UsageError
 from nvrx_launcher.keeper import processes
-from nvrx_launcher.keeper_events import KeeperLost, RankExited, RankStarted
+from nvrx_launcher.keeper.linux import boottime_s
+from nvrx_launcher.keeper_events import Fenced, KeeperLost, RankExited, RankStarted
 from nvrx_launcher.keeper_link import Keeper
 from nvrx_launcher.live import MOST_LOOKS, LiveAnswers
 from nvrx_launcher.log_folder import made
 from nvrx_launcher.rank_watch import RankWatch
 
 WRITES = python("import time\nwhile True: print('x' * 100_000); time.sleep(0.01)")
-MIB = 1 << 20
-
-
-class Disk:
-    """A small ext4 of its own, in a file, that stops answering when it is told to."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._frozen = False
-
-    def freeze(self) -> None:
-        subprocess.run(["fsfreeze", "--freeze", self.folder], check=True, timeout=20)
-        self._frozen = True
-
-    def thaw(self) -> None:
-        if self._frozen:
-            subprocess.run(["fsfreeze", "--unfreeze", self.folder], check=True, timeout=20)
-        self._frozen = False
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    if os.geteuid() != 0 or not all(map(shutil.which, ("fsfreeze", "mkfs.ext4", "mount"))):
-        pytest.skip("needs root, fsfreeze and loop devices")
-    image, folder = tmp_path / "image", tmp_path / "disk"
-    folder.mkdir()
-    with image.open("wb") as file:
-        file.truncate(64 * MIB)
-    subprocess.run(["mkfs.ext4", "-q", image], check=True, timeout=30)
-    mounted = subprocess.run(
-        ["mount", "-o", "loop", image, folder], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"no loop device: {mounted.stderr}")
-    found = Disk(folder)
-    try:
+    with mounted_disk(tmp_path) as found:
         yield found
-    finally:
-        found.thaw()
-        subprocess.run(["umount", folder], check=True, timeout=30)
-
-
-def waits(pid: int) -> bool:
-    """Whether it sleeps where no signal reaches it."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "D"
 
 
 async def until_it_waits(pid: int) -> None:
     with anyio.fail_after(20):
-        while not waits(pid):  # noqa: ASYNC110 - the kernel tells nobody
+        while not waits_for_it(pid):  # noqa: ASYNC110 - the kernel tells nobody
             await anyio.sleep(0.01)
 
 
@@ -120,11 +81,29 @@ async def test_ranks_end_though_their_keeper_waits_for_the_disk_of_its_logs(
                 os.kill(ranks[0], signal.SIGKILL)
             for pid in ranks:
                 await until_dead(pid)
-            assert waits(keeper.pid), "it was not the keeper that ended them"
+            assert waits_for_it(keeper.pid), "it was not the keeper that ended them"
             lost = await b.until(KeeperLost)
             assert lost.how == "stuck: not even SIGKILL ends it"
             assert [one.split()[0] for one in lost.alive] == [str(keeper.pid)], "which makes the node unfit"
     assert marked(tag) == []
+
+
+async def test_a_disk_that_answers_late_costs_no_rank_whose_lease_was_renewed(disk: Disk) -> None:
+    """What its agent said meanwhile lies unread before the keeper, whose own deadline has passed."""
+    async with bench(disk.folder) as b:
+        b.run(WRITES, good_for_s=1.0)
+        pid = (await b.until(RankStarted)).pid
+        disk.freeze()
+        await until_it_waits(b.keeper.pid)
+        b.keeper.good_until(boottime_s() + 60)
+        await anyio.sleep(1.2)
+        had_bytes = b.path(0).stat().st_size
+        disk.thaw()
+        with anyio.fail_after(20):
+            while b.path(0).stat().st_size < had_bytes + 10_000_000:  # noqa: ASYNC110 - a file tells nobody
+                await anyio.sleep(0.01)
+        assert alive(pid)
+        assert not b.all(Fenced)
 
 
 async def test_a_keeper_that_tells_no_end_is_given_up(tmp_path: Path) -> None:

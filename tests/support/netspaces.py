@@ -96,6 +96,7 @@ def _network(count: int, command: Sequence[str]) -> Iterator[Network]:
         for number, one in enumerate(hosts):
             port = f"port{number}"
             ip("link", "add", port, "type", "veth", "peer", "name", "net0", "netns", str(one.pid))
+            stack.callback(ip, "link", "del", port)  # at once; with its host it would go some time later
             ip("link", "set", port, "master", _TRUNK, "up")
             one.does("ip", "addr", "add", f"{Network.address(number)}/24", "dev", "net0")
             one.does("ip", "link", "set", "net0", "up")

@@ -120,6 +120,9 @@ class Service:
         if not self._has_children:
             return
         if now_s >= self._t_s(current):
+            # Where the disk of a log kept this process from its orders, a later T may be among them.
+            self._on_control()
+        if now_s >= self._t_s(current):
             self._fence(current)
         elif not current.running:
             current.kill()  # helpers that outlived all ranks
@@ -229,6 +232,8 @@ class Service:
     # --- orders --------------------------------------------------------------------------------------------
 
     def _on_control(self) -> None:
+        if self._leaving:
+            return
         self._flush()
         try:
             data = self._control.recv(1 << 16)
