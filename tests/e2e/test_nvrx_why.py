@@ -50,10 +50,6 @@ def why(on: Stage, *arguments: str, etcd: str | None = None) -> dict:
     return json.loads(answer.out)
 
 
-def registered(on: Stage) -> bool:
-    return any("/nodes/" in key for key in on.held())
-
-
 def start(on: Stage, nodes: int, faults: str, *options: str, steps: int = 1_000_000) -> list[Agent]:
     (on.folder / "steps").mkdir(exist_ok=True)
     return [
@@ -93,9 +89,9 @@ def test_an_agent_that_is_gone_is_the_cause_where_another_one_is_there_to_say_so
 
 @pytest.mark.parametrize("kind", ["agent_kill", "agent_freeze"])
 def test_where_no_agent_is_left_the_job_is_abandoned_and_why_says_so(job: Stage, kind: str) -> None:
-    (agent,) = start(job, 1, f"{kind} rank=1 step=20")
-    job.until(lambda: registered(job), "it registers")
-    job.until(lambda: not registered(job), "its lease ends")
+    with job.etcd.next_deletion(f"/nvrx/v1/{job.run_id}/0/nodes/") as its_lease_ends:
+        (agent,) = start(job, 1, f"{kind} rank=1 step=20")
+        its_lease_ends()
     found = why(job)
     assert (found["round"], found["root"], found["outcome"]) == (0, None, None)
     assert "all its agents are gone without a word" in found["headline"]
