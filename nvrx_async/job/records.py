@@ -201,7 +201,8 @@ class Process:
     """Which process an agent is, so that a successor on the same host can prove it dead.
 
     `start_ticks` is field 22 of `/proc/<pid>/stat`: clock ticks after boot. `tag` is in the environment
-    (`NVRX_JOB_TAG`) of everything the agent starts.
+    (`NVRX_JOB_TAG`) of everything the agent starts. `net_namespace`: where everything it starts holds the name
+    of its sign of life, empty if it has none.
     """
 
     boot_id: str
@@ -209,6 +210,7 @@ class Process:
     pid: int
     start_ticks: int
     tag: str = ""
+    net_namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
