@@ -45,7 +45,7 @@ class Section:
         words = rank.words
         now, ident = monotonic_ns(), get_ident()
         outer = _ENCLOSING.get()
-        if outer is not None and outer.words is not words:  # left open in an earlier connection
+        if outer is not None and outer.words is not words:  # of an earlier connection, or of the parent
             outer = None
         try:
             at = rank.free_sections.pop()

@@ -235,6 +235,21 @@ def test_a_forked_child_never_speaks_for_its_parent(page):
         assert seen(page).step == 2
 
 
+def test_a_child_forked_inside_a_section_does_not_stop_its_clock(page):
+    """A data loader's worker that is made in a step and has sections of its own."""
+    with nvrx_async.connect() as rank, rank.section("step"):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                rank.section("child").__enter__()
+                os._exit(0)
+            finally:
+                os._exit(3)
+        assert os.waitpid(pid, 0)[1] == 0
+        (step,) = seen(page).sections
+        assert step.runs
+
+
 CHILD = """
 import nvrx_async
 with nvrx_async.connect() as rank:
