@@ -119,7 +119,9 @@ class Tenure:
         if before_s is not None and sent_at_s - before_s > self._spec.lease_ttl_s / 2:
             self._gap_ended_s = sent_at_s
         self._on_renewed(sent_at_s)
-        if self._relied and self._relied == self._session.lease_id:
+        # The grant of the next lease is told while the lost one is still at hand: it is no renewal of that.
+        holds = self._relied == self._session.lease_id and not self._session.lost.is_set()
+        if self._relied and holds:
             self._move_t(sent_at_s)
 
     def _move_t(self, sent_at_s: float) -> None:
