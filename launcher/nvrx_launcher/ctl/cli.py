@@ -88,9 +88,13 @@ def screen_from(given: dict[str, Any]) -> Screen:
 
 def run(verb: Callable[..., Coroutine[Any, Any, int]], *arguments: Any, **named: Any) -> None:
     """Run a verb to its end, and end with its exit code."""
+    import gc  # noqa: PLC0415
+
     import anyio  # noqa: PLC0415 - not for --help
 
     async def main() -> int:
+        gc.freeze()  # see `main.main`; who follows a job goes on for days
+        gc.enable()
         return await verb(*arguments, **named)
 
     raise SystemExit(anyio.run(main))
