@@ -20,7 +20,7 @@ SENT_S = 100.0
 T_S = good_until(SENT_S, SPEC.lease_ttl_s, SPEC.kill_time_s)
 ASKS_S = max(T_S - ASK_AHEAD_S, SENT_S + ASK_AFTER_TTLS * SPEC.lease_ttl_s)
 QUESTION = Question(0, 3, "t", "b", "b-1", before_t=False)
-AWAY = Contact(lost=True)
+AWAY = Contact(failing_since_s=SENT_S)
 SPARE = Spare("s", "s-1")
 
 
@@ -162,7 +162,6 @@ def test_no_promise_moves_t_beyond_the_outage_limit():
     [
         (True, Contact(), True),
         (False, Contact(), False),
-        (False, Contact(lost=True), True),
         (False, Contact(failing_since_s=109.5), True),
         (False, Contact(failing_since_s=109.51), False),
         (False, Contact(gap_ended_s=104.0), True),
