@@ -432,7 +432,6 @@ class _Agent:
             slots=node.slots,
             process=self._process,
             lease=lease,
-            started_s=boottime_s(),
             launch_id=self._config.launch_id,
             takeover=self._config.takeover,
             order=node.order,

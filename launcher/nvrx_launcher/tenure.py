@@ -193,6 +193,4 @@ class Tenure:
 
     @property
     def _contact(self) -> Contact:
-        session = self._session
-        lost = session.lost.is_set() or self._relied != session.lease_id
-        return Contact(lost, session.failing_since_s, self._gap_ended_s)
+        return Contact(self._session.failing_since_s, self._gap_ended_s)
