@@ -187,7 +187,6 @@ async def _live(
                 slots=slots,
                 process=this_process(f"bench/{number}"),
                 lease=session.lease_id,
-                started_s=boottime_s(),
             )
             mirror = Mirror()
             book = Book()

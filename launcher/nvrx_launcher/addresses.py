@@ -41,6 +41,11 @@ def is_own(host: str) -> bool:
     return any(_can_bind(family, address) for family, _, _, _, address in found)
 
 
+def given_address(interface: str | None, address: str | None) -> str | None:
+    """The address that a person named by itself or by its interface, None where nobody did; raises OSError."""
+    return interface_address(interface) if interface else address
+
+
 def interface_address(name: str) -> str:
     """The address of a network interface of this host: IPv4 if it has one, else a global IPv6 one.
 

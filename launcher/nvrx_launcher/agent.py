@@ -39,11 +39,11 @@ from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.promises import Book
 from nvrx_async.rounds.tolerance import Tolerance
 from nvrx_launcher import log_folder
-from nvrx_launcher.addresses import interface_address, unreachable
+from nvrx_launcher.addresses import given_address, unreachable
 from nvrx_launcher.agent_inject import FailPoints, orders
 from nvrx_launcher.clock import boottime_s, now
 from nvrx_launcher.collector import spared_collector
-from nvrx_launcher.config import LaunchConfig, NodeConfig
+from nvrx_launcher.config import LaunchConfig
 from nvrx_launcher.console import Console
 from nvrx_launcher.countdown import Countdown
 from nvrx_launcher.descriptor import console
@@ -52,6 +52,7 @@ from nvrx_launcher.errors import KeeperStartError, RequeueError, UsageError
 from nvrx_launcher.exit_codes import ExitCode
 from nvrx_launcher.history import DecisionLog, History, HistoryThread
 from nvrx_launcher.known_agents import KnownAgent, publish
+from nvrx_launcher.life_sign import LifeSign
 from nvrx_launcher.linger import until_all_left
 from nvrx_launcher.live import LiveAnswers
 from nvrx_launcher.neighbours import SECTIONS, Neighbours
@@ -143,7 +144,9 @@ class _Agent:
         )
         self._history = HistoryThread(History(config.logs.folder / "history.jsonl", config.job), files.do)
         self._decisions = DecisionLog(config.logs.folder / f"agent-{os.getpid()}.log")
-        self._process = this_process(f"{config.run_id}/{secrets.token_hex(8)}")
+        tag = f"{config.run_id}/{secrets.token_hex(8)}"
+        self._life_sign = LifeSign(tag)
+        self._process = this_process(tag, self._life_sign.net_namespace)
         self._tracing = begin_tracing(config, environment, self._warn)
         self._watch = self._tracing.watch_kind(
             config.hang,
@@ -184,6 +187,7 @@ class _Agent:
             early=self._early,
             keep=self._history.add_end,
             crew=crew,
+            life_sign=self._life_sign.descriptor,
         )
         self._requeue = RequeueHook(config.requeue, self._say, self._warn)
         self._leave: LeaveRequested | None = None
@@ -203,6 +207,7 @@ class _Agent:
             return await self._run()
         finally:
             await self._tracing.close()
+            self._life_sign.close()
 
     async def _run(self) -> int:
         code = None
@@ -226,7 +231,7 @@ class _Agent:
         return ExitCode.INTERNAL if code is None else code
 
     async def _reach_and_live(self) -> int:
-        folder = self._config.logs.folder
+        folder, node = self._config.logs.folder, self._config.node
         self._first_attempt = await log_folder.made(folder)
         left = await anyio.to_thread.run_sync(sweep_orphans, self._config.run_id)
         if left:
@@ -234,7 +239,7 @@ class _Agent:
         async with (
             reach(
                 self._config.etcd,
-                local_address=_own_address(self._config.node),
+                local_address=given_address(node.interface, node.address),
                 job_token=self._environment.get("NVRX_JOB_TOKEN"),
                 log_file=folder / ETCD_LOG,
                 say=self._say,
@@ -427,7 +432,6 @@ class _Agent:
             slots=node.slots,
             process=self._process,
             lease=lease,
-            started_s=boottime_s(),
             launch_id=self._config.launch_id,
             takeover=self._config.takeover,
             order=node.order,
@@ -590,7 +594,3 @@ def _first(
 ) -> EtcdError | KeeperStartError | RequeueError:
     first = failures.exceptions[0]
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
-
-
-def _own_address(node: NodeConfig) -> str | None:
-    return interface_address(node.interface) if node.interface else node.address

@@ -42,6 +42,8 @@ def render(notice: Notice, story: Story, palette: Palette, now_s: float) -> list
     match notice:
         case Registered():
             return _registered(notice, palette)
+        case Waiting(outage=False):
+            return [clean(notice.sentence)]
         case Waiting():
             return [f"waiting: {clean(notice.sentence)}{_at_most(notice, now_s)}"]
         case RoundRunning():

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from nvrx_async.job.codec import encode
+from nvrx_async.job.codec import SCHEMA, encode
 from nvrx_async.job.keys import Told
 from nvrx_async.job.records import FaultKind, JobSpec, Phase, RankEnd
-from nvrx_async.rounds.effects import Commanded, Finished, Judged, Notice, Registered, RoundRunning
+from nvrx_async.job.times import as_utc
+from nvrx_async.rounds.effects import (
+    Commanded,
+    Finished,
+    Judged,
+    Notice,
+    Registered,
+    RoundRunning,
+    Waiting,
+)
 from nvrx_launcher.recorded_store import ToldRecord
 
 
@@ -40,6 +50,9 @@ class History:
                 self._append(b"outcome", encode(outcome))
             case RoundRunning(assignment=assignment) if assignment is not None:
                 self._append(b"assignment", encode(assignment))
+            case Waiting(sentence=sentence, outage=bool(outage)):
+                about = {"schema": SCHEMA, "away": outage, "at_utc": as_utc(datetime.now(UTC))}
+                self._append(b"outage", orjson.dumps({**about, "sentence": sentence}))
             case _:
                 pass
 

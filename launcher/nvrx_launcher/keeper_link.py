@@ -124,9 +124,11 @@ class Keeper:
         program: Path = PROGRAM,
         unkillable_after_s: float = 10.0,
         told_within_s: float = TOLD_WITHIN_S,
+        life_sign: int | None = None,
     ) -> AsyncIterator[Keeper]:
         """Start a keeper; at the end everything it started is killed and it is gone, within 12 s or by force.
 
+        `life_sign`: a descriptor that it and all it starts inherit.
         This process becomes sub-reaper: what a dying keeper leaves must come to it and not to init.
 
         Raises:
@@ -137,7 +139,7 @@ class Keeper:
         options = {"--generation": generation, "--unkillable-after-s": unkillable_after_s}
         command = [*interpreter, *(str(word) for option in options.items() for word in option)]
         with anyio.CancelScope(shield=True):  # short, and a cancelled start would lose the process
-            process, streams = await _connect(command, _environment(tag))
+            process, streams = await _connect(command, _environment(tag), life_sign)
         keeper = cls(
             process,
             streams,
@@ -366,11 +368,11 @@ class Keeper:
 
 
 async def _connect(
-    command: Sequence[str], env: Mapping[str, str]
+    command: Sequence[str], env: Mapping[str, str], life_sign: int | None
 ) -> tuple[subprocess.Popen[bytes], tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     ours, theirs = socket.socketpair()
     try:
-        process = await anyio.to_thread.run_sync(_spawn, command, theirs.fileno(), env)
+        process = await anyio.to_thread.run_sync(_spawn, command, theirs.fileno(), env, life_sign)
     except OSError as error:
         ours.close()
         raise KeeperStartError(f"the keeper cannot be started with {command[0]}: {error}") from error
@@ -385,11 +387,13 @@ def _environment(tag: str) -> dict[str, str]:
     return {**kept, MARK: tag, KEEPER_MARK: "1"}
 
 
-def _spawn(command: Sequence[str], fd: int, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _spawn(
+    command: Sequence[str], fd: int, env: Mapping[str, str], life_sign: int | None
+) -> subprocess.Popen[bytes]:
     """In a session of its own: Ctrl-C in the terminal reaches the agent only. Its stderr is the agent's."""
     return subprocess.Popen(
         [*command, "--control", str(fd)],
-        pass_fds=[fd],
+        pass_fds=[fd] if life_sign is None else [fd, life_sign],
         start_new_session=True,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

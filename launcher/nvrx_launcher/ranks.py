@@ -85,7 +85,9 @@ class NodeRanks:
         keep: Callable[[int, RankEnd], None],
         crew: WarmCrew,
         early: EarlyExit | None = None,
+        life_sign: int | None = None,
     ) -> None:
+        self._life_sign = life_sign
         self._early = early or EarlyExit(None, warn)
         self._watch = watch
         self._workers = workers
@@ -202,7 +204,7 @@ class NodeRanks:
 
     async def _follow(self, generation: int, task_status: TaskStatus[None]) -> None:
         """Listen to one keeper until it dies."""
-        async with Keeper.start(generation, self._tag) as keeper:
+        async with Keeper.start(generation, self._tag, life_sign=self._life_sign) as keeper:
             self._keeper = keeper
             self._crew.keeper(keeper)
             keeper.good_until(self._good_until_s)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import threading
 import time
 from dataclasses import dataclass
 from enum import Enum
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nvrx_async.job.records import Node, Process
+from nvrx_launcher import life_sign
+from nvrx_launcher.config import KILL_TIME_S
 from nvrx_launcher.keeper import processes
 from nvrx_launcher.keeper.linux import become_subreaper
 
@@ -45,7 +48,11 @@ MARK = "NVRX_JOB_TAG"
 KEEPER_MARK = "NVRX_KEEPER"
 """Variable that only the keeper itself carries, beside MARK."""
 
+INITIAL_PID_NAMESPACE = "pid:[4026531836]"
+"""That of no container (PROC_PID_INIT_INO in linux/proc_ns.h): it ends with the machine only."""
+
 _LOOK_AGAIN_S = 1.0
+_DYING_S = 0.3
 
 
 class Verdict(Enum):
@@ -72,14 +79,14 @@ class Proof:
     evidence: str
 
 
-def this_process(tag: str) -> Process:
+def this_process(tag: str, net_namespace: str = "") -> Process:
     """The record by which a successor on this host can tell whether this process, and what it started, lives."""
     stat = processes.read_stat(os.getpid())
     if stat is None:
         raise ProcessLookupError(
             "/proc does not show this process: it must be mounted for this pid namespace"
         )
-    return Process(_boot_id(), _pid_namespace(), stat.pid, stat.start_ticks, tag)
+    return Process(_boot_id(), _pid_namespace(), stat.pid, stat.start_ticks, tag, net_namespace)
 
 
 def verdict(process: Process) -> Verdict:
@@ -107,7 +114,7 @@ def prove_dead(node: Node, run_id: str, *, within_s: float = 10.0) -> Proof:
         return Proof(Verdict.UNKNOWN, f"its registration names no process of job {run_id}")
     found = verdict(was)
     if found is Verdict.UNKNOWN:
-        return Proof(found, f"pid {was.pid} was seen in another boot or pid namespace: nobody can tell")
+        return _prove_by_silence(was)
     if found is Verdict.ALIVE:
         return Proof(found, f"its process (pid {was.pid}) lives on this host")
     swept = sweep(was.tag, within_s=within_s)
@@ -118,6 +125,26 @@ def prove_dead(node: Node, run_id: str, *, within_s: float = 10.0) -> Proof:
     left = f"; ended what it had left: {', '.join(swept.killed)}" if swept.killed else ""
     evidence = f"its process (pid {was.pid}) is dead and nothing it started lives on this host{left}"
     return Proof(Verdict.DEAD, evidence)
+
+
+def _prove_by_silence(was: Process) -> Proof:
+    """For a process of another container. Who is killed may do something for KILL_TIME_S more."""
+    if was.boot_id != _boot_id():
+        return Proof(Verdict.UNKNOWN, f"pid {was.pid} was seen in another boot: nobody can tell")
+    here = was.net_namespace != "" and was.net_namespace == life_sign.network_namespace()
+    if not here or was.pid_namespace == INITIAL_PID_NAMESPACE:
+        return Proof(Verdict.UNKNOWN, f"pid {was.pid} was seen in another container: nobody can tell")
+    if not life_sign.is_heard(was.tag):
+        threading.Event().wait(KILL_TIME_S + _DYING_S)
+        if not life_sign.is_heard(was.tag):
+            evidence = (
+                f"its process (pid {was.pid}) was in another container of this pod or host, and no process holds "
+                "the socket any more that it, its keeper and its ranks held"
+            )
+            return Proof(Verdict.DEAD, evidence)
+    return Proof(
+        Verdict.UNKNOWN, f"something that pid {was.pid} started in another container of this host lives"
+    )
 
 
 def sweep_orphans(run_id: str) -> tuple[str, ...]:

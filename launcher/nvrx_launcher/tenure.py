@@ -119,7 +119,9 @@ class Tenure:
         if before_s is not None and sent_at_s - before_s > self._spec.lease_ttl_s / 2:
             self._gap_ended_s = sent_at_s
         self._on_renewed(sent_at_s)
-        if self._relied and self._relied == self._session.lease_id:
+        # The grant of the next lease is told while the lost one is still at hand: it is no renewal of that.
+        holds = self._relied == self._session.lease_id and not self._session.lost.is_set()
+        if self._relied and holds:
             self._move_t(sent_at_s)
 
     def _move_t(self, sent_at_s: float) -> None:
@@ -191,6 +193,4 @@ class Tenure:
 
     @property
     def _contact(self) -> Contact:
-        session = self._session
-        lost = session.lost.is_set() or self._relied != session.lease_id
-        return Contact(lost, session.failing_since_s, self._gap_ended_s)
+        return Contact(self._session.failing_since_s, self._gap_ended_s)

@@ -56,7 +56,10 @@ def rank_variables(
     environment: Mapping[str, str],
 ) -> dict[str, str]:
     """What a rank finds in its environment. `above`: the span that its own are below; the times are of 1970."""
+    # The state of the person's own trace says nothing of this one (W3C Trace Context, 3.4).
+    foreign = {"TRACESTATE": ""} if "TRACESTATE" in environment else {}
     return {
+        **foreign,
         "TRACEPARENT": spelled(above, sampled=sampled),
         spool.CLOCK_VARIABLE: str(epoch_ns),
         spool.LAUNCHED_VARIABLE: str(now_ns),

@@ -17,6 +17,7 @@ import signal as signals
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from nvrx_async.faults.mismatch import is_mismatch
 from nvrx_async.faults.traceback import TAIL_CHARS
 from nvrx_async.job.records import EndedBy, FaultKind, PythonError
 
@@ -84,9 +85,6 @@ _TIMEOUT = re.compile(
     r"|Application timeout caused pair closure|socket .* timed out after",
     re.IGNORECASE,
 )
-_MISMATCH = re.compile(
-    r"collective mismatch|Detected mismatch between collectives|EnforceNotMet", re.IGNORECASE
-)
 _GLOO = re.compile(r"gloo/(?:transport|rendezvous)/\S+:\d+\]")
 
 # errno of Linux: EIO, ENOSPC, EROFS, ESTALE, EDQUOT. torch: inline_container.cc when it writes.
@@ -144,7 +142,7 @@ def classify_error(error: PythonError) -> Classified:
     distributed = name.startswith("Dist") or bool(_DISTRIBUTED.search(text))
     checks = (
         (FaultKind.HARDWARE, _HARDWARE.search(text)),
-        (FaultKind.EXCEPTION, _MISMATCH.search(text)),
+        (FaultKind.EXCEPTION, is_mismatch(error)),
         (FaultKind.COLLECTIVE_MISSED, missed),
         (FaultKind.STORAGE, name in _OS_ERRORS and _STORAGE.search(text)),
         (FaultKind.CONNECTION_LOST, name in _CONNECTION_TYPES),

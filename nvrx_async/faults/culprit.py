@@ -179,7 +179,11 @@ def culprit(states: Sequence[RankState]) -> Blame:
         return _blame(alive, _doing(alive[0]), states)
     places = Counter(one.place for one in alive if one.place)
     where = f" at {places.most_common(1)[0][0]}" if places else ""
-    return Blame(None, f"{len(alive)} ranks make no progress{where}, and none stands out")
+    hint = "; if one left a collective out, TORCH_DISTRIBUTED_DEBUG=DETAIL makes torch tell which"
+    all_wait = len(waiting) == len(alive)
+    return Blame(
+        None, f"{len(alive)} ranks make no progress{where}, and none stands out{hint if all_wait else ''}"
+    )
 
 
 def _ends_late(one: RankState, alive: Sequence[RankState]) -> bool:

@@ -38,7 +38,7 @@ from nvrx_async.job.live import LIVE, LiveNode
 from nvrx_async.job.patience import Absence, Patience
 from nvrx_async.job.reached import ASKED_AT_ONCE, Ask, until_reached
 from nvrx_async.job.reader import Reader, living_attempt
-from nvrx_async.job.records import Command, CommandPhase, Node, Outcome, Phase, Verb
+from nvrx_async.job.records import Command, CommandPhase, Node, Outcome, Phase, Round, Verb
 from nvrx_async.job.round_record import RoundRecord, with_marks
 from nvrx_async.job.status import Held, JobStatus, job_status
 from nvrx_async.job.times import as_utc
@@ -140,14 +140,16 @@ class JobClient:
         reader = await self._reader()
         now_round, outcome = await reader.now_round()
         newest = now_round.number if now_round else 0
+        stands = await self._abandoned(reader, now_round, outcome)
         if number is None:
             failed = outcome is not None and not outcome.success
-            number = newest if failed or newest == 0 else newest - 1
+            number = newest if failed or stands or newest == 0 else newest - 1
         if not 0 <= number <= newest:
             raise NoSuchRoundError(self.run_id, number, newest)
         record = await reader.round(number)
         following = await reader.round(number + 1) if number < newest else None
-        return explain(record, await self._lively(reader, following, outcome) if following else None)
+        followed = await self._lively(reader, following, outcome) if following else None
+        return explain(record, followed, stands=stands if number == newest else "")
 
     async def restart(self, number: int | None = None) -> tuple[RoundRecord | None, RoundRecord]:
         """The round before, if there is one, and a round: the newest unless one is named, each with all reports.
@@ -163,6 +165,15 @@ class JobClient:
             raise NoSuchRoundError(self.run_id, number, newest)
         before = await reader.round(number - 1) if number else None
         return before, await self._lively(reader, await reader.round(number), outcome)
+
+    async def _abandoned(self, reader: Reader, now_round: Round | None, outcome: Outcome | None) -> str:
+        """What is to be said of an attempt that nobody has ended and nobody is in, "" where it is not so."""
+        if now_round is None or outcome is not None or await reader.anybody():
+            return ""
+        return (
+            "all its agents are gone without a word: killed, frozen, or cut off from etcd for longer than their leases "
+            "last; the next start under this run id goes on from here"
+        )
 
     async def _lively(self, reader: Reader, record: RoundRecord, outcome: Outcome | None) -> RoundRecord:
         """A round that runs, with what its nodes say of its start: they report that only when it ends."""

@@ -14,7 +14,7 @@ import orjson
 
 from nvrx_async.job.codec import decode
 from nvrx_async.job.errors import RecordError
-from nvrx_async.job.job_events import JobEvent, in_order, of_command, of_node, of_round
+from nvrx_async.job.job_events import EventKind, JobEvent, in_order, of_command, of_node, of_round
 from nvrx_async.job.keys import AttemptKeys, Told
 from nvrx_async.job.records import (
     Assignment,
@@ -64,6 +64,7 @@ class _Attempt:
     reports: dict[int, dict[str, Fault]] = field(default_factory=dict)
     done: dict[int, dict[str, Done]] = field(default_factory=dict)
     commands: dict[str, Command] = field(default_factory=dict)
+    outages: list[JobEvent] = field(default_factory=list)
     outcome: Outcome | None = None
 
 
@@ -71,7 +72,7 @@ class _Attempt:
 class Past:
     """The last attempt that a history file knows, and what happened in it. `unread`: lines that were no records.
 
-    `status`: how the job stood when the last line was written.
+    `status`: how the job stood when the last line was written. `outage`: what etcd's silence meant by then.
     """
 
     run_id: str
@@ -81,6 +82,7 @@ class Past:
     outcome: Outcome | None
     status: JobStatus
     unread: int = 0
+    outage: str = ""
 
 
 def past(run_id: str, lines: Iterable[bytes]) -> Past:
@@ -98,9 +100,12 @@ def past(run_id: str, lines: Iterable[bytes]) -> Past:
     events = [event for record in rounds for event in of_round(record)]
     events += [of_node(node) for node in attempt.nodes]
     events += [event for command in attempt.commands.values() for event in of_command(command)]
+    events += attempt.outages
     told = in_order(tuple(events))
     status = _status(run_id, attempt, rounds, told[-1].at_utc if told else "")
-    return Past(run_id, attempt.number, rounds, told, attempt.outcome, status, unread)
+    away = attempt.outages[-1] if attempt.outages and attempt.outcome is None else None
+    outage = away.sentence if away is not None and away.bad else ""
+    return Past(run_id, attempt.number, rounds, told, attempt.outcome, status, unread, outage)
 
 
 def _added(attempt: _Attempt, raw: dict[str, Any]) -> _Attempt:
@@ -125,6 +130,9 @@ def _added(attempt: _Attempt, raw: dict[str, Any]) -> _Attempt:
     elif kind == "command":
         name = raw.pop("id")
         attempt.commands[name] = _read(Command, raw)
+    elif kind == "outage":
+        away = bool(raw["away"])
+        attempt.outages.append(JobEvent(raw["at_utc"], EventKind.ETCD, str(raw["sentence"]), bad=away))
     elif kind == "outcome":
         attempt.outcome = _read(Outcome, raw)
     elif kind in _TOLD and raw.pop("attempt") == attempt.number:

@@ -36,6 +36,7 @@ class EventKind(Enum):
     JUDGED = "judged"
     COMMAND = "command"
     EXCLUDED = "excluded"
+    ETCD = "etcd"
     OUTCOME = "outcome"
 
 

@@ -122,6 +122,10 @@ class Reader:
         found = await self._client.list_all((Scope(self.keys.round), Scope(self.keys.outcome)))
         return _only(Round, found[0].items), _only(Outcome, found[1].items)
 
+    async def anybody(self) -> bool:
+        """Whether an agent is registered."""
+        return await survey.count(self._client, self.keys.nodes) > 0
+
     async def rounds(self, numbers: Iterable[int]) -> tuple[RoundRecord, ...]:
         """Rounds without reports of nodes: what they were, and the verdicts on them."""
         keys, wanted = self.keys, list(numbers)

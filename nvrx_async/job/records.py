@@ -198,10 +198,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Which process an agent is, so that a successor on the same host can prove it dead.
+    """Which process an agent is, for a successor on its host to prove dead. `start_ticks`: 22nd in `/proc/<pid>/stat`.
 
-    `start_ticks` is field 22 of `/proc/<pid>/stat`: clock ticks after boot. `tag` is in the environment
-    (`NVRX_JOB_TAG`) of everything the agent starts.
+    All that it starts has `tag` in its environment, and holds its sign of life in `net_namespace` ("" without one).
     """
 
     boot_id: str
@@ -209,6 +208,7 @@ class Process:
     pid: int
     start_ticks: int
     tag: str = ""
+    net_namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,14 +72,17 @@ class Why:
     digest: str = ""
 
 
-def explain(record: RoundRecord, following: RoundRecord | None = None) -> Why:
-    """Explain a round; `following` is the next one, for the time until training went on."""
+def explain(record: RoundRecord, following: RoundRecord | None = None, *, stands: str = "") -> Why:
+    """Explain a round; `following` is the next one, for the time until training went on.
+
+    `stands` is said of a round that nothing has ended, as far as is known: why it does not go on all the same.
+    """
     root, end = record.root, record.root.end if record.root else None
     return Why(
         run_id=record.run_id,
         attempt=record.attempt,
         round=record.number,
-        headline=_headline(record),
+        headline=_headline(record, stands),
         root=root,
         error_line=_error_line(end),
         place=_place(end),
@@ -105,13 +108,16 @@ def how(end: RankEnd) -> str:
     return "could not be started"
 
 
-def _headline(record: RoundRecord) -> str:
+def _headline(record: RoundRecord, stands: str) -> str:
     if record.root is not None:
         return record.root.sentence
     if record.outcome is not None:
         return record.outcome.reason
     if record.interrupt is not None:
-        return f"is over, and not judged yet: {record.interrupt.reason}"
+        judged = f"is over, and not judged yet: {record.interrupt.reason}"
+        return f"{judged}; {stands}" if stands else judged
+    if stands:
+        return stands
     if record.before is not None:
         return f"runs since round {record.before.number} ended: {record.before.sentence}"
     return "runs since the job was started"

@@ -205,7 +205,7 @@ class Coordinator:
             return "the attempt has no round to lead"
         nodes, world = registered_nodes(self._mirror, keys), self._last_world(keys, now_round)
         self._note_missing(now, nodes, world, keys)
-        judge = self._judge(now, nodes, world, keys)
+        judge = self._judge(nodes, world, keys)
         if not judge.recorded and recorded_agent_lives(nodes, world):
             return self._resign(office)
         barred = exclusions(self._mirror, keys, now.utc)
@@ -215,12 +215,9 @@ class Coordinator:
     def _lead(self, case: Case) -> str:
         return self._form(case) if case.round.phase is Phase.FORMING else self._watch_over(case)
 
-    def _judge(self, now: Now, nodes: Mapping[str, Node], world: World, keys: AttemptKeys) -> Judge:
+    def _judge(self, nodes: Mapping[str, Node], world: World, keys: AttemptKeys) -> Judge:
         """What this coordinator's word counts: see `fencing`."""
-        speaker = Speaker(self._me, self._spec, self._mirror)
-        judge, seat_at_s = speaker.judge(now, nodes, world, keys, self._book.outstanding)
-        self._wake(seat_at_s)
-        return judge
+        return Speaker(self._me, self._mirror).judge(nodes, world, keys, self._book.outstanding)
 
     def _resign(self, office: Office) -> str:
         """Stand behind all other candidates: a recorded one leads, since it knows what it promised."""

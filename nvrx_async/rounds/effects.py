@@ -139,10 +139,14 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Nothing happens until something outside does: the sentence says what is missing, since when, how long."""
+    """Nothing happens until something outside does: the sentence says what is missing, since when, how long.
+
+    `outage`: etcd does not answer; False: it does again.
+    """
 
     sentence: str
     until_s: float | None = None
+    outage: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

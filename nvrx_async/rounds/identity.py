@@ -13,11 +13,10 @@ class Identity:
 
     `node_id` is a wish: without `fixed_id` a second agent on the host takes `<node_id>-2` and so on.
     `launch_id` names one launch by a scheduler (None when nothing tells); `takeover` is the person's word
-    that an attempt which left no verdict is dead. `started_s` is when this life began. `attempt` is the one
-    that an earlier life of this process was in: the process belongs to it and to no other. `probe` is where
-    it answers questions, `host:port`. `log_dir`: the folder
-    on this node that the job's output is written below. `first_attempt`: the number to begin with where etcd
-    knows of no attempt.
+    that an attempt which left no verdict is dead. `attempt` is the one that an earlier life of this process was
+    in: the process belongs to it and to no other. `probe` is where it answers questions, `host:port`.
+    `log_dir`: the folder on this node that the job's output is written below. `first_attempt`: the number to
+    begin with where etcd knows of no attempt.
     """
 
     run_id: str
@@ -29,7 +28,6 @@ class Identity:
     slots: int
     process: Process
     lease: int
-    started_s: float
     launch_id: str | None = None
     order: int | None = None
     takeover: bool = False

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nvrx_async.job.keys import AttemptKeys
-from nvrx_async.job.records import JobSpec, Node
-from nvrx_async.rounds.events import Now
-from nvrx_async.rounds.fencing import SETTLE_S, Judge
+from nvrx_async.job.records import Node
+from nvrx_async.rounds.fencing import Judge
 from nvrx_async.rounds.identity import Identity
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.world import World
@@ -19,35 +18,30 @@ class Speaker:
     """The agent that leads."""
 
     me: Identity
-    spec: JobSpec
     mirror: Mirror
 
     def judge(
         self,
-        now: Now,
         nodes: Mapping[str, Node],
         world: World,
         keys: AttemptKeys,
         promised_until_s: Mapping[str, float],
-    ) -> tuple[Judge, float | None]:
-        """Its word, and when it will count for more (None: not by time)."""
+    ) -> Judge:
+        """What its word counts."""
         if not world.seats:
-            return Judge(recorded=True, older_than_seal=True), None
+            return Judge(recorded=True, older_than_seal=True)
         mine = self._registered(nodes)
-        if mine is None:
-            return Judge(recorded=False, older_than_seal=False), None
-        named = world.recorded.get(mine.node_id)
+        named = world.recorded.get(mine.node_id) if mine is not None else None
+        if mine is None or named is None:
+            return Judge(recorded=False, older_than_seal=False)
         if named == mine.incarnation:
             held = self.mirror.get(keys.node(mine.node_id))
             older = held is not None and held.create_revision < world.sealed_at
-            return Judge(recorded=True, older_than_seal=older, promised_until_s=promised_until_s), None
-        if named is None or mine.succeeds != named:
-            return Judge(recorded=False, older_than_seal=False), None
-        # A restarted agent takes its predecessor's seat once no promise the dead one gave can still count.
-        seat_at_s = self.me.started_s + SETTLE_S + self.spec.kill_time_s
-        seated = now.s >= seat_at_s
-        word = Judge(recorded=seated, older_than_seal=False, promised_until_s=promised_until_s)
-        return word, None if seated else seat_at_s
+            return Judge(recorded=True, older_than_seal=older, promised_until_s=promised_until_s)
+        # A restarted agent has its predecessor's seat. It does not know what the dead one promised, and need not: it
+        # calls nobody fenced before TTL + SETTLE_S + kill time in office, and those promises are over before that.
+        seated = mine.succeeds == named
+        return Judge(recorded=seated, older_than_seal=False, promised_until_s=promised_until_s)
 
     def _registered(self, nodes: Mapping[str, Node]) -> Node | None:
         mine = nodes.get(self.me.node_id)

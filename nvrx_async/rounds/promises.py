@@ -86,12 +86,11 @@ class Answer:
 class Contact:
     """What an agent knows of its own way to etcd, on its own clock.
 
-    `lost`: it holds no lease with its registration. `failing_since_s`: when the first renewal was tried that
-    is still without answer, None when the last one was acknowledged. `gap_ended_s`: send time of the last
-    acknowledged renewal before which there was none for more than half a TTL.
+    `failing_since_s`: when the first renewal was tried that was not acknowledged, for a lease that is lost too, None
+    when the last one was. `gap_ended_s`: send time of the last acknowledged renewal, or grant, before which there
+    was none for more than half a TTL.
     """
 
-    lost: bool = False
     failing_since_s: float | None = None
     gap_ended_s: float | None = None
 
@@ -103,8 +102,6 @@ def shares_outage(question: Question, contact: Contact, now_s: float, ttl_s: flo
     """
     if question.before_t:
         return "it was asked before T"
-    if contact.lost:
-        return "it has no lease itself"
     if contact.failing_since_s is not None and now_s - contact.failing_since_s >= UNANSWERED_S:
         return "etcd does not answer it either"
     if contact.gap_ended_s is not None and now_s - contact.gap_ended_s <= ttl_s:

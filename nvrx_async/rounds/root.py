@@ -12,8 +12,18 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from nvrx_async.faults import Blame, culprit, fingerprint, missed_ranks, peer, state_from
-from nvrx_async.job.records import EndedBy, Fault, FaultKind, Interrupt, RankEnd, Root, Seat
+from nvrx_async.faults import (
+    Blame,
+    apart,
+    culprit,
+    fingerprint,
+    is_mismatch,
+    missed_ranks,
+    peer,
+    sizes,
+    state_from,
+)
+from nvrx_async.job.records import EndedBy, Fault, FaultKind, Interrupt, PythonError, RankEnd, Root, Seat
 from nvrx_async.job.where import where
 from nvrx_async.rounds.sentences import first_line, node_fault, rank_ended
 
@@ -91,6 +101,7 @@ def find_root(
         *_of_nodes(faults, missing, interrupt, seats),
         *_unseen(faults, interrupt, seats),
         *_absent(victims, ends, seats),
+        *_astray(ends),
         *(hung := tuple(_hung(ends))),
         *(_left_unsaid(ends) if not hung else ()),
         *(_left_early(ends, done, seats) if victims or _says(interrupt, FaultKind.EARLY_EXIT) else ()),
@@ -100,6 +111,9 @@ def find_root(
     blame = _blame_for_hang(ends)
     if blame is not None:
         return Root(FaultKind.HANG, _shortened(blame.sentence), culprit=False)
+    witness = next((seen for seen in ends if is_mismatch(seen.end.error)), None)
+    if witness is not None:
+        return _mismatched(witness)
     if victims:
         return _nobody(victims, ends, seats, addresses or {})
     return _unexplained(ends, interrupt)
@@ -109,7 +123,7 @@ def _own(ends: Sequence[_Seen], faults: Mapping[str, Fault]) -> Iterator[_Candid
     """Ranks that ended by something of their own."""
     for seen in ends:
         kind = seen.end.kind
-        if kind is None or kind in _VICTIMS or kind in _JUDGED_TOGETHER:
+        if kind is None or kind in _VICTIMS or kind in _JUDGED_TOGETHER or is_mismatch(seen.end.error):
             continue
         if kind is FaultKind.SIGNAL and _taken_along(seen, faults[seen.node_id]):
             continue
@@ -186,6 +200,30 @@ def _absent(victims: Sequence[_Seen], ends: Sequence[_Seen], seats: Sequence[Sea
             yield _Candidate(FaultKind.COLLECTIVE_MISSED, node_id, host, sentence, end, rank)
 
 
+def _astray(ends: Sequence[_Seen]) -> Iterator[_Candidate]:
+    """The rank that was in another collective than all others, where one of them says that this is so."""
+    if not any(is_mismatch(seen.end.error) for seen in ends):
+        return
+    found = apart(_waits(ends))
+    for seen in ends:
+        if found is not None and seen.end.rank == found.rank:
+            its = (
+                f"in another collective than all others: {found.its}, "
+                if found.its
+                else "not where all others were: "
+            )
+            sentence = f"{seen.name} was {its}the others at {found.theirs}; it left one out, or made one more"
+            yield _Candidate(FaultKind.COLLECTIVE_MISSED, seen.node_id, seen.host, sentence, seen.end)
+
+
+def _waits(ends: Sequence[_Seen]) -> dict[int, PythonError | None]:
+    """By rank, the error that tells in which collective it was, None where none does."""
+    return {
+        seen.end.rank: seen.end.error if seen.end.kind in _COMPLAINTS or is_mismatch(seen.end.error) else None
+        for seen in ends
+    }
+
+
 def _hung(ends: Sequence[_Seen]) -> Iterator[_Candidate]:
     """The rank that a hang is to be blamed on, from what all ranks were doing."""
     blame = _blame_for_hang(ends)
@@ -239,7 +277,27 @@ def _blamed(chosen: _Candidate) -> Root:
         node_id=chosen.node_id,
         host=chosen.host,
         end=end,
-        fingerprint=fingerprint(end.error, chosen.kind) if end else None,
+        fingerprint=fingerprint(end.error, end.kind) if end else None,
+    )
+
+
+def _mismatched(witness: _Seen) -> Root:
+    """Ranks were not in the same collective, and none stands out."""
+    figures = sizes(witness.end.error)
+    told = f" ({figures} bytes)" if figures else ""
+    sentence = (
+        f"the ranks were not in the same collective: {witness.name} met another one than its own{told}; a rank left "
+        "one out, made one more or gave it another shape, TORCH_DISTRIBUTED_DEBUG=DETAIL makes torch tell which"
+    )
+    end = witness.end
+    return Root(
+        kind=FaultKind.COLLECTIVE_MISSED,
+        sentence=sentence,
+        node_id=witness.node_id,
+        host=witness.host,
+        culprit=False,
+        end=end,
+        fingerprint=fingerprint(end.error, end.kind),
     )
 
 
@@ -258,6 +316,7 @@ def _nobody(
     named = peer(victim.end.error) if victim.end.error else None
     node_id = _node_at(named, seats, addresses)
     lead = _lead(ends, node_id)
+    look_at = _complained_not(lead) if lead else _waited_elsewhere(ends)
     kind = victim.end.kind or FaultKind.CONNECTION_LOST
     if kind is not FaultKind.CONNECTION_LOST:
         sentence = f"{victim.name} waited in vain ({_evidence(victim.end)})"
@@ -267,7 +326,7 @@ def _nobody(
         sentence = f"network: {victim.name} lost its connection to {other}, and no rank shows a cause"
     return Root(
         kind=kind,
-        sentence=_shortened(f"{sentence}; {_complained_not(lead)}" if lead else sentence),
+        sentence=_shortened(f"{sentence}; {look_at}" if look_at else sentence),
         node_id=victim.node_id,
         host=victim.host,
         culprit=False,
@@ -287,6 +346,15 @@ def _lead(ends: Sequence[_Seen], node_id: str | None) -> _Seen | None:
         if len(found) == 1:
             return found[0]
     return None
+
+
+def _waited_elsewhere(ends: Sequence[_Seen]) -> str:
+    """Which one of those that all waited in vain did so at a line of its own."""
+    found = apart(_waits(ends))
+    seen = next((seen for seen in ends if found is not None and seen.end.rank == found.rank), None)
+    if found is None or seen is None:
+        return ""
+    return f"look first at {seen.name}, which waited at {found.its}, all others at {found.theirs}"
 
 
 def _complained_not(lead: _Seen) -> str:

@@ -34,6 +34,8 @@ ASK_EVERY_S = 1.0
 ASK_AGAIN_S = 0.25
 """After a question that did not find everybody's yes."""
 
+_RUNS_ON = "runs on"
+
 
 class Own(Protocol):
     """What the member knows of this agent."""
@@ -76,6 +78,10 @@ class Tolerance:
         """Note an event."""
         match event:
             case Renewed(sent_at_s=sent_at_s, good_until_s=good_until_s):
+                if good_until_s > self._lease_until_s and (_RUNS_ON, self._lease_until_s) in self._told:
+                    away_s = now.s - self._acknowledged_s
+                    back = f"etcd answers again; its last sign of life was {away_s:.0f} s ago"
+                    self._pending(Notify(Waiting(back, outage=False)))
                 self._acknowledged_s = max(self._acknowledged_s, sent_at_s)
                 self._lease_until_s = max(self._lease_until_s, good_until_s)
             case Answered() if self._asking is not None and event.sent_at_s == self._asking.sent_at_s:
@@ -151,7 +157,7 @@ class Tolerance:
         )
         if not question.before_t:
             limit_s = self._spec.outage_limit_s
-            self._tell("runs on", f"etcd does not answer; ranks run on {all_of}, for {limit_s:g} s at most")
+            self._tell(_RUNS_ON, f"etcd does not answer; ranks run on {all_of}, for {limit_s:g} s at most")
         return f"asking {len(peers)} recorded agents for their promise"
 
     def _peers(self, now_round: Round, registered: Registration) -> tuple[Peer, ...] | None:
@@ -221,4 +227,4 @@ class Tolerance:
         """Once for each outage."""
         if (kind, self._lease_until_s) not in self._told:
             self._told.add((kind, self._lease_until_s))
-            self._pending(Notify(Waiting(sentence)))
+            self._pending(Notify(Waiting(sentence, outage=True)))

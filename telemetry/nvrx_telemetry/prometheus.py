@@ -19,7 +19,11 @@ def exposition(data: MetricsData) -> str:
     lines: list[str] = []
     for of_resource in data.resource_metrics:
         info = {str(key): value for key, value in of_resource.resource.attributes.items()}
-        lines += ["# TYPE target_info gauge", f"target_info{_labels(info)} 1"]
+        lines += [
+            "# HELP target_info The process that these metrics are of.",
+            "# TYPE target_info gauge",
+            f"target_info{_labels(info)} 1",
+        ]
         for scope in of_resource.scope_metrics:
             for metric in scope.metrics:
                 lines.extend(_metric(metric))
@@ -65,9 +69,13 @@ def _labels(attributes: Mapping[str, Any]) -> str:
     if not attributes:
         return ""
     pairs = (
-        f'{_NO_NAME.sub("_", key)}="{_escaped(str(value))}"' for key, value in sorted(attributes.items())
+        f'{_NO_NAME.sub("_", key)}="{_escaped(_text(value))}"' for key, value in sorted(attributes.items())
     )
     return "{" + ",".join(pairs) + "}"
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _escaped(text: str) -> str:

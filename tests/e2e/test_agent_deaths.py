@@ -103,7 +103,7 @@ def test_a_killed_keeper_takes_its_ranks_along_and_is_replaced(job: Stage) -> No
     job.all_gone(its, 1.0)
     job.up(1, 2)
     assert agent.keeper() != keeper
-    assert agent.said("the keeper died")
+    assert agent.said("the keeper is lost")
     finishes(job, 1, 2, agent)
 
 

@@ -15,7 +15,9 @@ from support.stage import Agent, Stage, stage
 LINKED = str(Path(__file__).parents[1] / "support" / "linked_program.py")
 OPTIONS = ("--max-restarts", "20", "--warm-workers", "off", "--lease-ttl", "3")
 LIMITS = ("--hang-timeout", "2", "--hang-startup-timeout", "8", "--startup-grace", "3")
-KINDS = ("exception", "exit", "sigkill", "segfault", "hang", "sleep", "gil", "sigstop", "early_exit")
+KINDS = (
+    *("exception", "exit", "sigkill", "segfault", "hang", "sleep", "gil", "sigstop", "early_exit", "slow"),
+)
 SAYS = {
     "exception": ("exception", "InjectedError: ordered on rank"),
     "exit": ("exit_code", "exited with code"),
@@ -67,7 +69,7 @@ def data(on: Stage, *arguments: str) -> dict:
 def test_why_is_right_for_each_fault_of_the_kit(job: Stage, nodes: int) -> None:
     """One job of four ranks, one kind of fault a round."""
     culprit = 3
-    faults = "; ".join(f"{kind} rank={culprit} step=20 round={n}" for n, kind in enumerate(KINDS))
+    faults = "; ".join(f"{kind} rank={culprit} step=20 s=60 round={n}" for n, kind in enumerate(KINDS))
     agents = start(job, nodes, faults=faults, steps=60, options=("--nproc-per-node", str(4 // nodes)))
     assert [agent.ends(bound_s=120) for agent in agents] == [0] * nodes, job.told()
     for number, fault in enumerate(KINDS):

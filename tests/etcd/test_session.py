@@ -83,6 +83,9 @@ async def test_a_revoked_lease_is_lost_at_the_next_renewal_and_never_replaced(cl
         session.renew_now()
         await session.lost.wait()
         assert "over" in session.lost_because
+        assert session.failing_since_s is not None, (
+            "it tells of the failure for as long as nothing follows it"
+        )
         session.renew_now()
         await anyio.wait_all_tasks_blocked()
         assert await client.lease_remaining(session.lease_id) is None

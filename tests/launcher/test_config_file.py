@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from pathlib import Path
 
 import pytest
+import yaml
 
 from nvrx_launcher.command_line import parse
 from nvrx_launcher.errors import UsageError
@@ -278,3 +280,14 @@ def test_the_page_names_every_setting():
         else:
             assert "refused" in row
             assert key.status.reason in row
+
+
+def test_the_page_on_kubernetes_sets_variables_that_are_read():
+    page = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
+    spec = yaml.safe_load(re.search(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[1])["spec"]
+    (container,) = spec["containers"]
+    named = {one["name"]: one for one in container["env"]}
+    known = {variable for option in OPTIONS for variable in option.environment}
+    assert set(named) - known == {"NVRX_TERMINATION_GRACE_S", "NVRX_JOB_TOKEN"}
+    assert named["NVRX_TERMINATION_GRACE_S"]["value"] == str(spec["terminationGracePeriodSeconds"])
+    assert container["command"][1] == next(one.shown for one in OPTIONS if one.name == "config")

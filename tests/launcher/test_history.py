@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from nvrx_async.job.codec import encode
+from nvrx_async.job.history import past
+from nvrx_async.job.job_events import EventKind
 from nvrx_async.job.keys import Told
 from nvrx_async.job.records import (
     Assignment,
@@ -119,3 +121,23 @@ def test_a_thread_writes_in_order(tmp_path):
         job()
     kinds = [json.loads(line)["record"] for line in (tmp_path / "h").read_text().splitlines()]
     assert kinds == ["end", "rank_end", "interrupt"]
+
+
+def test_an_outage_of_etcd_stands_in_the_history_and_is_told_as_an_event(tmp_path):
+    path = tmp_path / "history.jsonl"
+    history = History(path)
+    history.add(RoundRunning(0, 1, 2, ASSIGNMENT, ""))
+    history.add(Waiting("1 of 2 nodes joined"))
+    history.add(Waiting("etcd does not answer; ranks run on", outage=True))
+    found = past("llama", path.read_bytes().splitlines())
+    assert found.outage == "etcd does not answer; ranks run on"
+    assert [(one.kind, one.bad, one.sentence) for one in found.events] == [
+        (EventKind.ETCD, True, found.outage)
+    ]
+    history.add(Waiting("etcd answers again", outage=False))
+    found = past("llama", path.read_bytes().splitlines())
+    assert (found.outage, found.unread) == ("", 0)
+    assert [one.sentence for one in found.events] == [
+        "etcd does not answer; ranks run on",
+        "etcd answers again",
+    ]

@@ -299,7 +299,7 @@ async def test_a_lost_keeper_is_told_then_its_ranks_are_gone_then_a_new_one_is_r
         assert [order[0].generation, order[1].generation, order[3].generation] == [1, 1, 2]
         assert [end.kind for end in order[2].ends] == [FaultKind.STOPPED_BY_US] * 2
         assert order[2].unkillable == ()
-        assert any("the keeper died" in warning for warning in one.warnings)
+        assert any("the keeper is lost" in warning for warning in one.warnings)
         await one.start(number=1, generation=2)
         one.ranks.stop(1, grace=False)
         assert (await one.gone(2)).round == 1

@@ -76,7 +76,8 @@ class Answers:
     def answer(self, question: Question, asked: str, now_s: float, contact: Contact) -> Answer:
         del now_s
         self.asked.append((question, asked, contact))
-        return Answer(yes=contact.lost, reason="it has no lease" if contact.lost else "reaches etcd itself")
+        failing = contact.failing_since_s is not None
+        return Answer(yes=failing, reason="no answer either" if failing else "reaches etcd itself")
 
     def others(self, number: int) -> tuple[Peer, ...]:
         return (Peer("b", "b-1", ""),) if number == 3 else ()
@@ -138,17 +139,19 @@ async def test_promises_go_to_the_ranks_of_their_round(etcd: EtcdProcess) -> Non
 
 async def test_a_lost_lease_is_followed_by_a_new_one_that_moves_nothing_by_itself(etcd: EtcdProcess) -> None:
     async with tenure(etcd) as (made, told, answers), anyio.create_task_group() as tasks:
-        first = made.session.lease_id
+        session = made.session
+        first = session.lease_id
         made.move_t(Rely(first))
         tasks.start_soon(made.serve)
         await made._client.revoke(first)
-        made.session.renew_now()
+        session.renew_now()
         await told.until(LeaseLost)
         granted = await told.until(LeaseGranted)
         assert isinstance(granted, LeaseGranted)
         assert granted.lease not in (0, first)
         by_the_first = len(told.moved)
-        assert (await made.answer(QUESTION.to_wire(Peer("a", "a-1", ""))))["yes"], "it holds no registration"
+        assert told.moved[-1] == good_until(session.renewed_at_s, SPEC.lease_ttl_s, SPEC.kill_time_s)
+        assert not (await made.answer(QUESTION.to_wire(Peer("a", "a-1", ""))))["yes"], "etcd gave it a lease"
         await told.renewal()  # the question hurried one
         assert len(told.moved) == by_the_first
         made.move_t(Rely(granted.lease))

@@ -92,7 +92,6 @@ def identity(name: str = "a", **changes: Any) -> Identity:
         slots=2,
         process=process(),
         lease=0xA,
-        started_s=0.0,
     )
     return replace(made, **changes)
 

@@ -54,6 +54,7 @@ from nvrx_async.rounds.effects import Campaign, Commit, Notify, Waiting
 from nvrx_async.rounds.events import Committed, Deposed, Elected, Refused, Tick
 from nvrx_async.rounds.fencing import SETTLE_S
 from nvrx_async.rounds.office import ROUNDS_KEPT
+from nvrx_async.rounds.promises import Book
 from nvrx_async.rounds.seating import SEAL_KEPT
 
 OFFICE = KEYS.election(0xA)
@@ -211,16 +212,17 @@ def test_a_newcomer_leads_when_no_recorded_agent_is_left_but_must_wait_the_longe
     assert only(bench.tell(at_s=100.0 + wait_s), Commit).tag == "seal"
 
 
-def test_a_restarted_agent_takes_its_predecessors_seat_when_no_promise_can_count_any_more():
-    seat_at_s = 95.0 + SETTLE_S + 2.0
-    me = identity("a", incarnation="a-2", started_s=95.0)
+def test_a_restarted_agent_has_its_predecessors_seat_and_outwaits_what_that_one_promised():
+    """It does not know of promises, the last of which was given when the predecessor died: before its own office."""
+    me = identity("a", incarnation="a-2")
     bench = leader(Phase.FORMING, 1, me=me, registered="", of=spec(min_nodes=1))
     bench.etcd.put(KEYS.node("a"), node("a", "a-2", succeeds="a-1"))
     bench.etcd.put(KEYS.join(1, "a"), join("a", "a-2"))
-    bench.tell(at_s=99.9)
-    assert bench.last.wake_at_s == seat_at_s
-    bench.tell(at_s=seat_at_s)
+    bench.tell()
     assert bench.last.wake_at_s == 100.0 + 6 + SETTLE_S + 2.0, "recorded: without the outage limit"
+    before, promise = Book(), bench.last.wake_at_s
+    before.promise("b-1", 100.0, spec())
+    assert before.outstanding["b-1"] < promise
 
 
 # Forming ---------------------------------------------------------------------------------------------------

@@ -5,17 +5,20 @@ As in `test_holes`, each rule is also taken away, so that the schedule is known 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from rounds.sim.agent import Agent
 from rounds.sim.checks import Violation
 from rounds.sim.directed import KEYS, RULE, leader, ranks, running, slot_of, to_the_end
 from rounds.sim.world import Setup, World
 from rounds_kit import identity
 
 from nvrx_async.job.records import JobSpec, Node, Seat
-from nvrx_async.rounds import coordinator, promises, tolerance
+from nvrx_async.rounds import coordinator, fencing, promises, tolerance
 from nvrx_async.rounds.coordinator import Coordinator
+from nvrx_async.rounds.effects import AskPeers, Effect
 from nvrx_async.rounds.events import Deposed, Elected, Now
 from nvrx_async.rounds.fencing import Judge
 from nvrx_async.rounds.mirror import Mirror
@@ -98,15 +101,71 @@ def test_a_promise_keeps_the_coordinator_from_giving_ranks_away(
 
 
 @RULE
+def test_a_restarted_agent_outwaits_what_its_predecessor_promised(
+    *, rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A promises C, dies, and A's successor leads at once: it knows of no promise, and has C's seat to give away.
+
+    C asked before its T, so its ranks outlive its lease. Who leads anew waits longer than any promise lasts.
+    """
+    if not rule:
+        monkeypatch.setattr(fencing, "missing_wait_s", lambda *_, **__: 0.0)
+    broken = 0
+    for seed in range(4):
+        world = running(Setup(agents=2, work_s=60.0).with_spec(min_nodes=1, outage_limit_s=30.0), seed)
+        world.run(3.0)
+        world.slow_kills = True
+        for rank in ranks(world, 0):
+            rank.deaf = True
+        cut, other = slot_of(world, 1), slot_of(world, 0)
+
+        def restart(world: World = world, other: int = other) -> None:
+            world.crash(other)
+            world.timeline.after(0.1, lambda: world.launch(other))
+
+        def hook(agent: Agent, effect: Effect, cut: int = cut, restart: Callable[[], None] = restart) -> None:
+            if agent.slot == cut and isinstance(effect, AskPeers) and effect.question.before_t:
+                agent.world.timeline.after(0.5, restart)
+                agent.world.on_effect.clear()
+
+        world.on_effect.append(hook)
+        world.cut(cut, 40.0)
+        try:
+            to_the_end(world)
+        except Violation:
+            broken += 1
+    assert (broken == 0) is rule
+
+
+@RULE
 def test_h12_a_lease_that_is_formally_good_refuses_nobody_before_t(
     *, rule: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A common outage; at A's T, B's last renewal is younger. "My lease is good" would kill A."""
     if not rule:
-        monkeypatch.setattr(tolerance, "shares_outage", lambda _question, contact, *_: contact.lost or None)
+        monkeypatch.setattr(tolerance, "shares_outage", lambda *_: None)
     ended = 0
     for seed in range(4):
         world = running(LONG, seed)
+        world.run(2.0 + 0.4 * seed)
+        world.outage(20.0)
+        to_the_end(world)
+        ended += rounds_of(world) > 1
+    assert (ended == 0) is rule
+
+
+@RULE
+def test_h12_who_asks_before_t_is_refused_by_nobody(*, rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a short TTL there is no time to ask again: whoever is asked first has no failed renewal to tell of."""
+    if not rule:
+
+        def no_early(question: Question, contact: Contact, now_s: float, ttl_s: float) -> str | None:
+            return promises.shares_outage(replace(question, before_t=False), contact, now_s, ttl_s)
+
+        monkeypatch.setattr(tolerance, "shares_outage", no_early)
+    ended = 0
+    for seed in range(4):
+        world = running(replace(LONG, slow_network=0.0).with_spec(lease_ttl_s=3), seed)
         world.run(2.0 + 0.4 * seed)
         world.outage(20.0)
         to_the_end(world)

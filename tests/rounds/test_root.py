@@ -479,3 +479,76 @@ def test_who_said_that_training_is_over_is_not_blamed_for_a_hang():
 
     assert (root.kind, root.culprit) == (K.HANG, False)
     assert "none stands out" in root.sentence
+
+
+def fingerprint_of(rank, size):
+    return (
+        f"Rank {rank} is running collective: CollectiveFingerPrint(SequenceNumber=40, OpType=ALLREDUCE, "
+        f"TensorShape=[{size}], TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default)))"
+    )
+
+
+def mismatch(rank, size, other, other_size):
+    """As torch 2.13 says it with TORCH_DISTRIBUTED_DEBUG=DETAIL."""
+    message = f"Detected mismatch between collectives on ranks. {fingerprint_of(rank, size)}, but "
+    return PythonError(
+        "RuntimeError", message + fingerprint_of(other, other_size) + ".Collectives differ", "t.py", 9
+    )
+
+
+SHAPE = PythonError(
+    "gloo::EnforceNotMet",
+    "[enforce fail at x/gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 8 vs 4. Received data size "
+    "doesn't match expected size. Is there a distributed collective mismatch in your code?",
+)
+
+
+def at_line(error, line):
+    return replace(error, line=line)
+
+
+def test_who_left_out_a_collective_is_named_by_what_torch_says_of_each():
+    ends = (end(0, mismatch(0, 4, 1, 8)), end(1, mismatch(1, 8, 0, 4)), end(2, mismatch(2, 4, 1, 8)))
+    root = find_root(report(fault("a", *ends[:2]), fault("b", ends[2], stopped(3))), {}, None, SEATS)
+    assert (root.kind, root.culprit, root.end.rank) == (K.COLLECTIVE_MISSED, True, 1)
+    assert root.sentence == (
+        "rank 1 on node-a (host host-a) was in another collective than all others: ALLREDUCE of [8] Float, number 40, "
+        "the others at ALLREDUCE of [4] Float, number 40; it left one out, or made one more"
+    )
+    assert root.fingerprint, "the same mistake at the same place comes again"
+
+
+@pytest.mark.parametrize(
+    ("lines", "aborted", "culprit"), [((9, 9, 11), 3, 2), ((9, 9, 9), 3, 3), ((9, 11, 12), 3, None)]
+)
+def test_who_left_out_a_collective_is_named_by_where_the_others_waited(lines, aborted, culprit):
+    waited = [end(rank, at_line(LOST, line)) for rank, line in enumerate(lines)]
+    abort = end(aborted, SHAPE, number=6)
+    root = find_root(report(fault("a", *waited[:2]), fault("b", waited[2], abort)), {}, None, SEATS)
+    assert root.kind is K.COLLECTIVE_MISSED
+    assert (root.end.rank, root.culprit) == ((culprit, True) if culprit is not None else (aborted, False))
+    if culprit is None:
+        assert "rank 3 on node-b (host host-b) met another one than its own (8 vs 4 bytes)" in root.sentence
+    elif culprit == 2:
+        assert "in another collective than all others: t.py:11, the others at t.py:9" in root.sentence
+
+
+def test_of_two_ranks_nobody_can_say_which_one_left_out_a_collective():
+    root = find_root(report(fault("a", end(0, SHAPE, number=6), lost(1))), {}, None, SEATS[:1])
+    assert (root.kind, root.culprit) == (K.COLLECTIVE_MISSED, False)
+    assert "TORCH_DISTRIBUTED_DEBUG=DETAIL" in root.sentence
+
+
+def test_an_own_exception_is_stronger_than_a_mismatch_that_others_saw():
+    root = find_root(report(fault("a", end(0, SHAPE, number=6), end(1, OWN))), {}, None, SEATS[:1])
+    assert (root.kind, root.end.rank) == (K.EXCEPTION, 1)
+
+
+def test_of_those_that_all_waited_in_vain_the_one_at_another_line_is_looked_at_first():
+    ends = [end(rank, at_line(LATE, 11 if rank == 3 else 9)) for rank in range(4)]
+    root = find_root(report(fault("a", *ends[:2]), fault("b", *ends[2:])), {}, None, SEATS)
+    assert (root.kind, root.culprit) == (K.TIMEOUT, False)
+    assert (
+        "look first at rank 3 on node-b (host host-b), which waited at t.py:11, all others at t.py:9"
+        in root.sentence
+    )

@@ -20,7 +20,7 @@ SENT_S = 100.0
 T_S = good_until(SENT_S, SPEC.lease_ttl_s, SPEC.kill_time_s)
 ASKS_S = max(T_S - ASK_AHEAD_S, SENT_S + ASK_AFTER_TTLS * SPEC.lease_ttl_s)
 QUESTION = Question(0, 3, "t", "b", "b-1", before_t=False)
-AWAY = Contact(lost=True)
+AWAY = Contact(failing_since_s=SENT_S)
 SPARE = Spare("s", "s-1")
 
 
@@ -162,7 +162,6 @@ def test_no_promise_moves_t_beyond_the_outage_limit():
     [
         (True, Contact(), True),
         (False, Contact(), False),
-        (False, Contact(lost=True), True),
         (False, Contact(failing_since_s=109.5), True),
         (False, Contact(failing_since_s=109.51), False),
         (False, Contact(gap_ended_s=104.0), True),
@@ -202,3 +201,20 @@ def test_nothing_is_promised_in_a_round_that_is_interrupted_or_to_whom_it_gave_u
     gave_up = Stand()
     gave_up.book.give_up(3, frozenset({"b-1"}))
     assert gave_up.says().reason == "has given b up"
+
+
+def told(decision):
+    return [one.notice for one in decision.effects if isinstance(one, Notify)]
+
+
+def test_an_outage_is_told_of_when_ranks_outlive_their_lease_and_when_it_is_over():
+    stand = Stand()
+    first = stand.asks(ASKS_S)
+    stand.tell(Answered(first.sent_at_s), at_s=ASKS_S)
+    (away,) = told(stand.tell(at_s=T_S + 0.1))
+    assert away.outage is True
+    assert "etcd does not answer; ranks run on" in away.sentence
+    (back,) = told(stand.tell(Renewed(T_S + 9, T_S + 14), at_s=T_S + 10))
+    assert back.outage is False
+    assert back.sentence.startswith("etcd answers again")
+    assert told(stand.tell(Renewed(T_S + 11, T_S + 16), at_s=T_S + 12)) == []

@@ -169,11 +169,15 @@ class Chaos:
                 self.failures.append(f"the agent of {node.name} ended with {code}")
 
     def _all_registered(self) -> bool:
-        keys = self._ask(
-            "/v3/kv/range", {"key": "AA==", "range_end": "AA==", "keys_only": True}, self.nodes[0]
-        )
-        names = [base64.b64decode(one["key"]).decode() for one in keys.get("kvs", [])]
-        return len([name for name in names if re.search(rf"/{self.stage.run_id}/\d+/nodes/", name)]) == NODES
+        """Whether each node's agent of now is in the job; the key of one that was killed stays for a TTL."""
+        held = self._ask("/v3/kv/range", {"key": "AA==", "range_end": "AA=="}, self.nodes[0])
+        pattern = rf"/{self.stage.run_id}/\d+/nodes/"
+        found = {
+            json.loads(base64.b64decode(one["value"]))["process"]["pid"]
+            for one in held.get("kvs", [])
+            if re.search(pattern, base64.b64decode(one["key"]).decode())
+        }
+        return len(found) == NODES and found == {node.agent.pid for node in self.nodes if node.agent}
 
     # Time -----------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import sys
 import xml.etree.ElementTree as ET
 
 import pytest
-from support.source import REPOSITORY
+from support.source import REPOSITORY, ROOTS
 
 from nvrx_launcher.options import OPTIONS
 from nvrx_telemetry import semconv
@@ -28,6 +28,42 @@ METRICS = {
 @pytest.mark.parametrize("name", [n for n in semconv.GROUP_OF_SPAN if n.startswith("nv.nvrx.ftl.")])
 def test_the_page_names_every_span(name: str) -> None:
     assert f"`{name.removeprefix('nv.nvrx.ftl.')}`" in PAGE
+
+
+ATTRIBUTES = {
+    value
+    for key, value in vars(semconv).items()
+    if isinstance(value, str) and key.isupper() and not key.startswith(("SPAN_GROUP", "METRIC_"))
+} - set(semconv.GROUP_OF_SPAN)
+
+
+@pytest.mark.parametrize("name", sorted(ATTRIBUTES))
+def test_the_page_names_every_attribute(name: str) -> None:
+    assert f"`{name}`" in PAGE
+
+
+def test_the_page_names_nothing_that_does_not_exist() -> None:
+    known = {value for value in vars(semconv).values() if isinstance(value, str)}
+    named = set(re.findall(r"`((?:nv|nvrx)\.[a-z_.]*[a-z])`", PAGE))
+    assert len(named) > len(ATTRIBUTES)
+    assert named - known == set()
+    table = PAGE.partition("## Spans\n")[2].partition("\n## ")[0]
+    first = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
+    spans = {f"nv.nvrx.ftl.{name}" for cell in first for name in re.findall(r"`([a-z_.]+)`", cell)}
+    assert spans == {name for name in semconv.GROUP_OF_SPAN if name.startswith("nv.nvrx.ftl.")}
+
+
+NO_ROOM_YET = ("CKPT_", "SPAN_GROUP_", "ATTRIBUTION", "DL_ROLE", "PRESETS")
+"""Constants for rooms that are not built, and those that only other constants use."""
+
+
+def test_every_name_is_used_by_the_product() -> None:
+    sources = [path for root in ROOTS for path in root.rglob("*.py") if path.name != "semconv.py"]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sources)
+    used = set(re.findall(r"\bsemconv\.([A-Z_]+)\b", text))
+    names = {name for name in vars(semconv) if name.isupper()}
+    assert {name for name in names - used if not name.startswith(NO_ROOM_YET)} == set()
+    assert used <= names
 
 
 @pytest.mark.parametrize("name", METRICS)
@@ -52,6 +88,15 @@ def test_the_dashboard_asks_for_metrics_that_exist() -> None:
     known = {prometheus_name(name, unit, counter=counter) for name, (unit, counter) in METRICS.items()}
     assert asked - labels <= known
     assert known <= asked
+
+
+def test_the_dashboard_shows_rare_things_from_the_first_one_on() -> None:
+    """A series that begins with its first value has no rate: one restart would be none."""
+    panels = json.loads((EXAMPLE / "grafana" / "nvrx.json").read_text())["panels"]
+    asked = [target["expr"] for panel in panels for target in panel["targets"]]
+    rare = [text for text in asked if re.search(r"nvrx_(restart|fault_\w+)_duration|nvrx_restarts", text)]
+    assert len(rare) >= 4
+    assert not [text for text in rare if re.search(r"\b(rate|increase|irate)\(", text)]
 
 
 def test_the_picture_is_drawn(tmp_path) -> None:

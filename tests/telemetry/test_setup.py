@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 
 import pytest
 from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
@@ -105,6 +107,18 @@ def test_metrics_arrive_with_what_was_measured_before_the_sdk_was_there(
     assert found[semconv.METRIC_ETCD].unit == "s"
 
 
+def judged_by_prometheus(text: str) -> None:
+    """Each family has its help and type, and Prometheus' own linter, where there is one, has nothing to say."""
+    families = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
+    assert families == set(re.findall(r"^# HELP (\w+) \S", text, re.MULTILINE))
+    linter = shutil.which("promtool")
+    if linter is not None:
+        told = subprocess.run(
+            [linter, "check", "metrics"], input=text, capture_output=True, text=True, check=False, timeout=30
+        )
+        assert (told.returncode, told.stdout + told.stderr) == (0, "")
+
+
 def test_prometheus_reads_what_was_measured() -> None:
     config, _ = telemetry_config({}, None, 1)
     assert config is not None
@@ -114,6 +128,7 @@ def test_prometheus_reads_what_was_measured() -> None:
     text = metrics.exposition()
     metrics.close(5.0)
     lines = text.splitlines()
+    judged_by_prometheus(text)
     assert 'nvrx_restarts_total{nvrx_fault_kind="say \\"no\\"\\n",nvrx_restart_level="in_job"} 1' in lines
     assert "# TYPE nvrx_etcd_request_duration_seconds histogram" in lines
     buckets = [line for line in lines if line.startswith("nvrx_etcd_request_duration_seconds_bucket")]
@@ -122,6 +137,7 @@ def test_prometheus_reads_what_was_measured() -> None:
     assert 'le="+Inf"' in buckets[-1]
     assert counts[-1] == 1
     assert 'nvrx_ranks{nvrx_rank_state="ready"} 2' in lines
+    assert 'nvrx_etcd_success="true"' in buckets[-1], "as OpenTelemetry spells it"
     sample = re.compile(r'[a-z_]+(\{[a-z_]+="(\\.|[^"\\])*"(,[a-z_]+="(\\.|[^"\\])*")*\})? [-+.0-9e]+')
     assert all(line.startswith("#") or sample.fullmatch(line) for line in lines if line)
 

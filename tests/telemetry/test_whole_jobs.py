@@ -199,6 +199,8 @@ NOT_YET = {semconv.ATTRIBUTION}
 """Spans of rooms that are not built."""
 RARE = {semconv.RUN_SLICE}
 """After a minute only."""
+NOT_HERE = {semconv.STEP, semconv.INFRA_RANK, semconv.DL_ROLE, semconv.CKPT_CALL_IDX}
+"""Attributes of long runs, of jobs under a scheduler, and of rooms that are not built."""
 
 
 def keeps_the_contract(spans: list[Got], *, hang: bool) -> None:
@@ -218,6 +220,11 @@ def keeps_the_contract(spans: list[Got], *, hang: bool) -> None:
         else:
             assert span.resource["service.name"] == "nvrx.ft_launcher"
             assert semconv.NODE in span.resource
+    told = {key for span in spans for key in (*span.attributes, *span.resource)}
+    told |= {key for span in spans for _, _, attributes in span.links for key in attributes}
+    named = {value for value in known if value.startswith("nv.")}
+    named -= {*semconv.GROUP_OF_SPAN, *semconv.PRESETS["all"]}
+    assert {key for key in told if key.startswith("nv.")} == named - NOT_HERE
 
 
 def covers_the_restart(second: list[Got], node: str) -> None:

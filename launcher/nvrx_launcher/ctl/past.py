@@ -134,5 +134,7 @@ def _why(found: Past, screen: Screen, number: int | None) -> None:
         number = max(ended, default=last)
     if number not in by_number:
         raise NoSuchRoundError(found.run_id, number, last)
-    story = explain(by_number[number], by_number.get(number + 1))
+    stands = found.outage or "what became of it is not known: its history ends here without an outcome"
+    unknown = found.outcome is None and number == last
+    story = explain(by_number[number], by_number.get(number + 1), stands=stands if unknown else "")
     screen.emit("Why", story, lambda: text_rounds.why(story, screen))

@@ -81,7 +81,8 @@ def event_line(event: JobEvent, screen: Screen) -> str:
 def why(one: Why, screen: Screen) -> list[str]:
     """`nvrx why JOB`: cause, evidence, consequences, decision, time."""
     palette = screen.palette
-    headline = _block(screen, "cause", [clean(one.headline)], palette.error if one.root else None)
+    title = "cause" if one.root else "outcome" if one.outcome else "now"
+    headline = _block(screen, title, [clean(one.headline)], palette.error if one.root else None)
     lines = [f"job {one.run_id}, attempt {one.attempt}, round {one.round}", *headline]
     if one.root is not None:
         blame = (
@@ -97,7 +98,8 @@ def why(one: Why, screen: Screen) -> list[str]:
     if one.log:
         lines += _block(screen, "log", [one.log], palette.path)
     lines += _block(screen, "others", _others(one.consequences, screen))
-    decided = f"{one.level}: {clean(one.decision)}" if one.level else clean(one.decision)
+    repeated = one.decision == one.headline
+    decided = f"{one.level}: {clean(one.decision)}" if one.level else "" if repeated else clean(one.decision)
     lines += _block(screen, "decided", [decided] if decided else [])
     if one.outcome is not None and not one.outcome.success:
         lines += _block(

@@ -297,8 +297,7 @@ class Life:
     @property
     def contact(self) -> Contact:
         """What this agent knows of its own way to the store."""
-        lost = self._lost or self._relied != self.lease
-        return Contact(lost, self._failing_since_s, self._gap_ended_s)
+        return Contact(self._failing_since_s, self._gap_ended_s)
 
     def _renew(self) -> None:
         """One renewal in flight; an answer that comes after the time-out is never credited."""

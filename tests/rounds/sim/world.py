@@ -65,7 +65,6 @@ def real_machines(life: Life) -> tuple[Machine, ...]:
         slots=agent.world.setup.slots,
         process=Process(agent.host.boot_id, agent.host.pid_namespace, agent.pid, agent.start_ticks),
         lease=life.lease,
-        started_s=life.clock_s(),
         launch_id=agent.launch_id,
         attempt=agent.attempt,
         probe=f"{agent.host.name}:{agent.pid}",
