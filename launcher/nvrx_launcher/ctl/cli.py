@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 from collections.abc import Callable, Coroutine
@@ -88,8 +89,6 @@ def screen_from(given: dict[str, Any]) -> Screen:
 
 def run(verb: Callable[..., Coroutine[Any, Any, int]], *arguments: Any, **named: Any) -> None:
     """Run a verb to its end, and end with its exit code."""
-    import gc  # noqa: PLC0415
-
     import anyio  # noqa: PLC0415 - not for --help
 
     async def main() -> int:
