@@ -61,6 +61,7 @@ from nvrx_async.ranklink.rank_reports import Reports, private_words
 from nvrx_async.ranklink.rank_sections import Section, Steps
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from nvrx_async.ranklink.client import Link
@@ -122,6 +123,7 @@ class Rank(Reports):
         round: number of this life of the job, 0 for the first (torchrun's restart count).
         connected: whether reports reach an agent.
         entered: how many connections of this process share it.
+        starting: hears of steps that begin, until it takes itself away; None for nobody.
     """
 
     def __init__(
@@ -133,6 +135,7 @@ class Rank(Reports):
         self._link = link
         self._grows = False
         self._told = 0
+        self.starting: Callable[[], None] | None = None
         self.entered = 0
         super().__init__(page.words if page is not None else private_words())
 
@@ -151,6 +154,8 @@ class Rank(Reports):
             words[H_PRINCIPAL] = ident
         if words[H_TELL]:
             self._tell(step)
+        if self.starting is not None:
+            self.starting()
 
     def expect(self, steps: int) -> None:
         """Say that training has so many steps; `steps` says it by itself. A smaller number changes nothing."""

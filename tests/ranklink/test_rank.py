@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import os
 import socket
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from support.source import REPOSITORY
 
 import nvrx_async
 from nvrx_async.ranklink import frames
@@ -24,6 +26,7 @@ from nvrx_async.ranklink.messages import (
     from_wire,
 )
 from nvrx_async.ranklink.page import H_STOP, H_TELL, SIZE_BYTES, STOP_HOLD, Page, PageView
+from nvrx_async.ranklink.rank import Rank
 
 
 @pytest.fixture
@@ -458,3 +461,32 @@ def test_who_connects_again_begins_with_nothing_open_and_each_name_keeps_its_own
         assert seen(page).sections == ()
     counts = {one.name: one.seen for one in seen(page).names}
     assert counts == {"step": 0, "save": 2, "evaluate": 1}
+
+
+def test_nobody_touches_a_ranks_dict() -> None:
+    """CPython reads attributes of an object more slowly once its `__dict__` was asked for: 10 % of a beat."""
+    sources = list((REPOSITORY / "nvrx_async" / "ranklink").glob("rank*.py"))
+    assert len(sources) > 3
+    for source in sources:
+        code = ast.parse(source.read_text(encoding="utf-8"))
+        asked = [
+            node for node in ast.walk(code) if isinstance(node, ast.Attribute) and node.attr == "__dict__"
+        ]
+        calls = [
+            node for node in ast.walk(code) if isinstance(node, ast.Name) and node.id in ("vars", "setattr")
+        ]
+        assert not [*asked, *calls], source
+
+
+def test_who_hears_of_the_start_takes_itself_away() -> None:
+    rank, heard = Rank(None, None, rank=0, world_size=1, number=0), []
+
+    def starting() -> None:
+        heard.append(len(heard))
+        if len(heard) == 2:
+            rank.starting = None
+
+    rank.starting = starting
+    for step in range(5):
+        rank.progress(step=step)
+    assert heard == [0, 1]
