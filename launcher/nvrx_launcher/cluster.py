@@ -115,6 +115,7 @@ async def reach_several(
     async with anyio.create_task_group() as telling:
         telling.start_soon(_tell_who_is_missing, member, say)
         formed = await connect(wait_s)
+        member.others_are_up()
         telling.cancel_scope.cancel()
     return member, formed
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -89,7 +90,7 @@ class ClusterMember:
     `say` and `warn` take lines for people.
 
     Raises on leaving:
-        ServerStartError: it never came up, and no other member answers either.
+        ServerStartError: it never came up, and neither did the cluster.
     """
 
     def __init__(
@@ -144,6 +145,10 @@ class ClusterMember:
             with anyio.CancelScope(shield=True):  # bounded: SIGKILL follows at once
                 await self._stop()
                 await anyio.to_thread.run_sync(self._folder.remove)
+
+    def others_are_up(self) -> None:
+        """The cluster has answered: from now on this node can do without its own member."""
+        self._formed = True
 
     async def missing(self) -> tuple[PlannedMember, ...]:
         """The other members that do not accept connections of their peers now."""
@@ -211,15 +216,15 @@ class ClusterMember:
     async def _after_failure(self, why: str) -> None:
         log = self._settings.log_file
         if not self.ready.is_set() and self._failures == _START_TRIES:
-            if not await self._goes_without():
+            if not await self._others_answer():
                 raise ServerStartError(
                     f"this node's etcd member at {self.own.endpoint} {why}",
                     evidence=await anyio.to_thread.run_sync(tail, log),
                     hint=f"all of its log: {log}",
                 )
             self._warn(
-                f"this node's etcd member {why}: the cluster goes on with the others, which bear one loss less; "
-                f"it is tried again (its log: {log})"
+                f"this node's etcd member {why}: the job goes on without it, and bears one loss less; it is "
+                f"tried again (its log: {log})"
             )
         if self._failures == 1:
             self._warn(f"this node's etcd member {why}; starting it again (its last words: {log})")
@@ -230,14 +235,11 @@ class ClusterMember:
     async def _has_data(self) -> bool:
         return await anyio.to_thread.run_sync(lambda: self._folder.has_data)
 
-    async def _goes_without(self) -> bool:
-        """Whether the others are a cluster without this member: then its loss is no reason to lose its node too."""
-        try:
-            await list_members(self._client)
-        except EtcdError:
-            return False
-        self._formed = True
-        return True
+    async def _others_answer(self) -> bool:
+        """Whether there is a cluster without this member: then its loss is no reason to lose its node too."""
+        with suppress(EtcdError):
+            self._formed = self._formed or bool(await list_members(self._client))
+        return self._formed
 
     async def _run_once(self) -> None:
         initial = await self._admission()

@@ -53,7 +53,7 @@ class Lines:
 
 
 @asynccontextmanager
-async def broken_member(answers: str, log_file: Path) -> AsyncIterator[Lines]:
+async def broken_member(answers: str, log_file: Path, *, formed: bool = False) -> AsyncIterator[Lines]:
     """A member whose program ends at once; `answers`: the etcd that its client asks."""
     endpoints = [parse_endpoint(f"127.0.0.1:{port}") for port in free_ports(3)]
     plan = plan_cluster(endpoints, uuid.uuid4().hex)
@@ -65,7 +65,7 @@ async def broken_member(answers: str, log_file: Path) -> AsyncIterator[Lines]:
     lines = Lines()
     async with (
         EtcdClient(reached) as client,
-        ClusterMember(plan, plan.members[0], folder, client, settings, formed=False, say=lines, warn=lines),
+        ClusterMember(plan, plan.members[0], folder, client, settings, formed=formed, say=lines, warn=lines),
     ):
         yield lines
 
@@ -74,7 +74,7 @@ async def test_the_others_go_on_without_a_member_that_never_comes_up(
     cluster: EtcdProcess, tmp_path: Path
 ) -> None:
     async with broken_member(cluster.endpoint, tmp_path / "etcd.log") as lines:
-        said = await lines.with_words("the cluster goes on with the others")
+        said = await lines.with_words("the job goes on without it")
         assert "ended (status 1)" in said
         assert str(tmp_path / "etcd.log") in said
 
@@ -85,6 +85,12 @@ async def test_alone_it_is_the_end(tmp_path: Path) -> None:
         async with broken_member(f"127.0.0.1:{nobody}", tmp_path / "etcd.log"):
             await anyio.sleep(60)
     assert caught.group_contains(ServerStartError, match="ended .status 1.")
+
+
+async def test_a_cluster_that_was_there_may_be_away(tmp_path: Path) -> None:
+    (nobody,) = free_ports(1)
+    async with broken_member(f"127.0.0.1:{nobody}", tmp_path / "etcd.log", formed=True) as lines:
+        assert "no etcd endpoint answered" in await lines.with_words("the job goes on without it")
 
 
 async def test_a_log_that_cannot_be_written_costs_no_member(cluster: EtcdProcess, tmp_path: Path) -> None:
