@@ -540,8 +540,10 @@ class _Agent:
                 )
             )
         self._finished = self._finished or isinstance(notice, Finished)
-        if isinstance(notice, RoundRunning) and notice.assignment is None:
-            self._ranks.stand_by(self._config.node.slots)
+        if isinstance(notice, RoundRunning):
+            self._unreachable = ""  # whoever was needed has found the way
+            if notice.assignment is None:
+                self._ranks.stand_by(self._config.node.slots)
         self._tracing.notice(notice)
         if isinstance(notice, Finished):
             self._screen.do(self._output.settle)  # the report is the last on the screen

@@ -11,7 +11,7 @@ import hashlib
 import re
 import subprocess
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
@@ -33,14 +33,16 @@ from nvrx_async.etcd import (
     ServerStartError,
     TlsError,
     UnavailableError,
+    UnfitVersionError,
     check_version,
-    find_binary,
+    find_binaries,
     is_loopback,
     list_members,
     plan_cluster,
 )
 from nvrx_async.etcd import EtcdConfig as ClientConfig
 from nvrx_async.etcd.cluster import SIZES
+from nvrx_async.etcd.config import join_host_port
 from nvrx_async.etcd.server import bound
 from nvrx_launcher.addresses import is_own, own_address, unreachable
 from nvrx_launcher.errors import UsageError
@@ -62,6 +64,13 @@ class Claim:
     own: PlannedMember
     folder: MemberFolder
     listen_ip: str
+
+
+@dataclass(frozen=True, slots=True)
+class Occupied:
+    """No member is this agent's to run. `ports`: those of addresses that name this host, which no agent holds."""
+
+    ports: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +115,7 @@ async def reach_several(
     async with anyio.create_task_group() as telling:
         telling.start_soon(_tell_who_is_missing, member, say)
         formed = await connect(wait_s)
+        member.others_are_up()
         telling.cancel_scope.cancel()
     return member, formed
 
@@ -124,13 +134,21 @@ async def _own_member(
         plan = plan_cluster(endpoints, meeting.job)
     except ConfigurationError as error:
         raise UsageError(error.message, error.hint) from error
-    found = await resolving(claim, plan)
-    if found is None:
+    try:
+        found = await resolving(claim, plan)
+    except OSError as error:
+        raise ServerStartError(
+            "this node's etcd member has no place for its data",
+            evidence=(str(error),),
+            hint="remove that folder, or let another node run the member: --etcd-embedded off",
+        ) from error
+    if isinstance(found, Occupied):
+        if found.ports and client is None:
+            ports = " and ".join(found.ports)
+            say(f"warning: another process has {ports}: no etcd member can run there")
         return None
     try:
-        binary = await anyio.to_thread.run_sync(find_binary)
-        version = await anyio.to_thread.run_sync(_version_of, binary)
-        warning = check_version(version, str(binary))
+        binary, warning = await anyio.to_thread.run_sync(fit_binary)
     except EtcdError:
         found.folder.release()
         raise
@@ -187,6 +205,21 @@ async def resolving(look_up: Callable[[*Ts], T], *what: *Ts) -> T:
     return await aside(look_up, *what)
 
 
+def fit_binary() -> tuple[Path, str]:
+    """The first etcd that may be a member of a cluster, and what to warn of.
+
+    Raises:
+        BinaryNotFoundError, UnfitVersionError: there is none; the first one says why.
+    """
+    unfit: UnfitVersionError | None = None
+    for binary in find_binaries():
+        try:
+            return binary, check_version(_version_of(binary), str(binary))
+        except UnfitVersionError as error:
+            unfit = unfit or error
+    raise unfit or AssertionError("no etcd at all is an error of its own")
+
+
 def _version_of(binary: Path) -> str:
     told = subprocess.run(
         [str(binary), "--version"], capture_output=True, text=True, timeout=VERSION_LIMIT_S, check=False
@@ -195,8 +228,9 @@ def _version_of(binary: Path) -> str:
     return found[1] if found else told.strip()[:40]
 
 
-def claim(plan: ClusterPlan) -> Claim | None:
+def claim(plan: ClusterPlan) -> Claim | Occupied:
     """Take the first named address of this host that nobody else runs a member on. Blocks on name servers."""
+    occupied: list[str] = []
     for own in plan.members:
         if not is_own(own.endpoint.host):
             continue
@@ -205,22 +239,25 @@ def claim(plan: ClusterPlan) -> Claim | None:
             continue
         host = "127.0.0.1" if own.endpoint.host == "localhost" else own.endpoint.host
         listen_ip = host if is_loopback(host) else own_address(host, own.endpoint.port)
+        taken = _taken(listen_ip, own)
         # With data it is ours, whatever has the port: the member of an agent that was killed a moment ago.
-        if folder.has_data or _both_free(listen_ip, own):
+        if folder.has_data or not taken:
             return Claim(plan, own, folder, listen_ip)
         folder.release()
-    return None
+        occupied += taken
+    return Occupied(tuple(occupied))
 
 
 def _host_mark(host: str) -> str:
     return f"-{hashlib.sha256(host.encode()).hexdigest()[:6]}"
 
 
-def _both_free(listen_ip: str, own: PlannedMember) -> bool:
-    try:
-        with ExitStack() as stack:
-            for port in (own.endpoint.port, own.peer_port):
-                stack.enter_context(bound(listen_ip, port))
-    except ServerStartError:
-        return False
-    return True
+def _taken(listen_ip: str, own: PlannedMember) -> list[str]:
+    """Which of a member's addresses another process has."""
+    taken = []
+    for port in (own.endpoint.port, own.peer_port):
+        try:
+            bound(listen_ip, port).close()
+        except ServerStartError:
+            taken.append(join_host_port(listen_ip, port))
+    return taken

@@ -498,7 +498,7 @@ _ETCD = (
 _FILE = (
     Option(
         name="config",
-        spellings=(*both("--config"), *both("--ft-cfg-path")),
+        spellings=(*both("--config"), *both("--ft-cfg-path"), "--ft-cfg_path"),
         environment=("NVRX_CONFIG", "PET_FT_CFG_PATH"),
         group=FILE,
         metavar="FILE",

@@ -36,6 +36,9 @@ STARTING_S = 10.0
 """How long an etcd that another agent of this host may be starting is waited for."""
 WAIT_S = 30.0
 """How long an etcd that is not there yet is waited for at most: another node may be about to start it."""
+WHO_MAY_ENTER = (
+    "an etcd that the job's nodes started wants the same NVRX_JOB_TOKEN on all; another one --etcd-user NAME"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +130,16 @@ async def _connected(
     client = await stack.enter_async_context(EtcdClient(settings))
     try:
         await client.first_contact(timeout_s)
-    except AuthenticationError:
-        if not optional or settings.credentials is None:
+    except AuthenticationError as error:
+        if not optional:
             raise
-        return await _connected(stack, replace(settings, credentials=None), timeout_s, optional=False)
+        if settings.credentials is None:
+            raise AuthenticationError(error.cause, evidence=error.evidence, hint=WHO_MAY_ENTER) from error
+        try:
+            return await _connected(stack, replace(settings, credentials=None), timeout_s, optional=False)
+        except AuthenticationError:
+            cause = "etcd does not accept the password that follows from this node's NVRX_JOB_TOKEN"
+            raise AuthenticationError(cause, evidence=error.evidence, hint=WHO_MAY_ENTER) from error
     return client
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from nvrx_async.etcd.member import ClusterMember, MemberSettings
     from nvrx_async.etcd.member_folder import MemberFolder
     from nvrx_async.etcd.roll import ListedMember, list_members
-    from nvrx_async.etcd.server import EmbeddedServer, find_binary
+    from nvrx_async.etcd.server import EmbeddedServer, find_binaries, find_binary
     from nvrx_async.etcd.session import Session, boottime
 
 __all__ = [
@@ -81,6 +81,7 @@ __all__ = [
     "boottime",
     "check_version",
     "deposed",
+    "find_binaries",
     "find_binary",
     "is_loopback",
     "lead",
@@ -146,6 +147,7 @@ _HOME = {
     ),
     "nvrx_async.etcd.server": (
         "EmbeddedServer",
+        "find_binaries",
         "find_binary",
     ),
     "nvrx_async.etcd.session": (

