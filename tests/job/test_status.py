@@ -31,6 +31,7 @@ def test_a_forming_round_waits_for_nodes_that_may_take_a_seat(
         Job(SPEC, None, ""),
         forming,
         RoundRecord("train", 0, 1, Phase.FORMING),
+        nodes_present=len(joined),
         joined=joined,
         excluded={name: Exclusion(name, "fan", by, "") for name, by in excluded_by.items()},
     )
