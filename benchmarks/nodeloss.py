@@ -1,7 +1,7 @@
 """Time from the loss of a node until every rank is at its next step; ours with etcd on the job's own nodes.
 
-    python benchmarks/nodeloss.py --runs 5                     about seven minutes
-    python benchmarks/nodeloss.py --runs 5 --by silence        as root
+    python benchmarks/nodeloss.py --runs 3                     below eight minutes on a busy machine
+    python benchmarks/nodeloss.py --runs 3 --by silence        as root
 
 Three nodes and a spare, each an agent of this machine with one rank (gloo on loopback), the spare with a warm worker.
 All that one node runs is killed at once, its etcd member too, at a random moment between two renewals of its lease;
@@ -79,7 +79,7 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5, help="of each launcher")
+    parser.add_argument("--runs", type=int, default=3, help="of each launcher")
     parser.add_argument("--slow-runs", type=int, default=1, help="of torchrun with its defaults")
     parser.add_argument("--ttl", type=int, default=TTL_S, help="of the agents' leases, seconds")
     parser.add_argument("--by", choices=(KILL, SILENCE), default=KILL, help="how the node is lost")

@@ -88,6 +88,7 @@ class EtcdClient:
         Raises:
             UnavailableError: none did within `timeout_s`; names each address tried and what it said.
             TlsError: no endpoint's TLS handshake can succeed with these files.
+            ForeignClusterError: endpoints that answer belong to different clusters.
             AuthenticationError: etcd does not accept the user, or wants one.
         """
         return _status(await first_answer(self.caller, self.config, timeout_s))

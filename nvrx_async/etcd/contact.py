@@ -13,7 +13,7 @@ import anyio.to_thread
 from nvrx_async.etcd.background import scoped
 from nvrx_async.etcd.calls import RETRY_PAUSE_S, Caller
 from nvrx_async.etcd.config import Endpoint, EtcdConfig, Tls, join_host_port, ssl_context
-from nvrx_async.etcd.errors import EtcdError, TlsError, UnavailableError
+from nvrx_async.etcd.errors import EtcdError, ForeignClusterError, TlsError, UnavailableError
 from nvrx_async.etcd.failures import classify
 from nvrx_async.etcd.wire import grpc, messages
 
@@ -22,11 +22,16 @@ if TYPE_CHECKING:
 
 _ATTEMPT_S = 2.0
 _PROBE_S = 1.0
+_OTHERS_S = 0.5
+"""How long after the first answer the other endpoints are heard: one may belong to another cluster."""
 _TLS_MARK = "TLS: "
 
 
 async def first_answer(caller: Caller, config: EtcdConfig, timeout_s: float) -> Any:
     """The `StatusResponse` of the first usable endpoint, which is used from then on.
+
+    Who comes anew has no cluster yet to hold an answer against, so endpoints that disagree are refused: it might
+    follow the wrong one, and begin the job a second time there.
 
     Raises:
         UnavailableError, TlsError, AuthenticationError, ForeignClusterError: see `EtcdClient.first_contact`.
@@ -58,7 +63,7 @@ async def first_answer(caller: Caller, config: EtcdConfig, timeout_s: float) -> 
 
 
 async def _ask_all(caller: Caller, attempt_s: float) -> tuple[Any, dict[Connection, str]]:
-    """Ask all endpoints at once; the first good answer wins and ends the others' attempts."""
+    """Ask all endpoints at once; the first good answer wins, if what others say within a moment agrees with it."""
     said: dict[Connection, str] = {}
     refused: list[EtcdError] = []
     answers: list[Any] = []
@@ -80,15 +85,23 @@ async def _ask_all(caller: Caller, attempt_s: float) -> tuple[Any, dict[Connecti
                 said[connection] = error.cause
                 refused.append(error)
                 return
+            if not answers:
+                caller.pool.prefer(connection)
+                asking.cancel_scope.deadline = anyio.current_time() + _OTHERS_S
             answers.append(answer)
-            caller.pool.prefer(connection)
-            asking.cancel_scope.cancel()
         if attempt.cancelled_caught:
             said[connection] = f"{connection.endpoint}: no answer within {attempt_s:.1f} s"
 
     async with anyio.create_task_group() as asking:
         for connection in caller.pool.connections:
             asking.start_soon(ask, connection)
+    foreign = [error for error in refused if isinstance(error, ForeignClusterError)]
+    if foreign:
+        raise ForeignClusterError(
+            "the etcd endpoints belong to different clusters, or to one of which a part has lost its data",
+            evidence=tuple(f"{error.cause}: {'; '.join(error.evidence)}" for error in foreign),
+            hint="name the members of one cluster only; is an etcd of another job, or an empty one, at one of them?",
+        )
     if not answers and refused and len(refused) == len(caller.pool.connections):
         raise refused[0]
     return (answers[0] if answers else None), said

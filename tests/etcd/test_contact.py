@@ -13,11 +13,13 @@ from nvrx_async.etcd import (
     EtcdClient,
     EtcdConfig,
     Feed,
+    ForeignClusterError,
     Session,
     Tls,
     TlsError,
     TlsFileError,
     UnavailableError,
+    contact,
 )
 from nvrx_async.etcd.types import Put, Scope, Txn
 
@@ -30,6 +32,18 @@ async def test_any_endpoint_that_answers_will_do(shared_etcd, prefix):
         status = await client.first_contact(10)
         assert status.cluster_id == client.cluster_id
         assert (await client.commit(Txn((), (Put(prefix, b""),)))).succeeded
+
+
+async def test_endpoints_of_different_clusters_are_refused_whichever_answers_first(
+    shared_etcd, etcd, monkeypatch
+):
+    """An agent that was started again knows no cluster id: it would follow the first to answer, perhaps a rival."""
+    monkeypatch.setattr(contact, "_OTHERS_S", 10.0)
+    for endpoints in ((shared_etcd.endpoint, etcd.endpoint), (etcd.endpoint, shared_etcd.endpoint)):
+        async with EtcdClient(EtcdConfig(endpoints)) as client:
+            with pytest.raises(ForeignClusterError, match="belong to different clusters") as caught:
+                await client.first_contact(10)
+        assert any(endpoint in str(caught.value) for endpoint in endpoints)
 
 
 async def test_a_host_name_works_as_an_address_does(shared_etcd):
