@@ -49,7 +49,11 @@ class Job:
         self._in, self._out = (os.open(folder / name, os.O_RDWR) for name in ("in", "out"))
         self._partial = b""
         path = os.pathsep.join(str(ROOT / part) for part in ("", "launcher", "telemetry"))
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "NVRX_"))}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("OTEL_", "NVRX_", "PYTHON"))
+        }
         self._process = subprocess.Popen(
             [
                 *(

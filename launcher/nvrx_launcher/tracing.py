@@ -35,7 +35,7 @@ from nvrx_launcher.tracing_ranks import names_service, rank_resource, rank_varia
 from nvrx_launcher.tracing_round import NS, About
 from nvrx_launcher.tracing_scrape import serve_metrics
 from nvrx_launcher.tracing_spools import RankSpools
-from nvrx_telemetry import semconv, spool
+from nvrx_telemetry import semconv, spool_line
 from nvrx_telemetry.groups import is_on
 from nvrx_telemetry.metrics import Metrics
 from nvrx_telemetry.model import FinishedSpan, Value
@@ -302,7 +302,7 @@ class Traced:
             if sampled:
                 # Without a descriptor the rank's own spans are missing, nothing else.
                 with suppress(OSError):
-                    environments[local_rank][spool.VARIABLE] = self._spools.open(local_rank, resource)
+                    environments[local_rank][spool_line.VARIABLE] = self._spools.open(local_rank, resource)
 
     def _now_ns(self) -> int:
         return self._epoch_ns + time.clock_gettime_ns(time.CLOCK_BOOTTIME)

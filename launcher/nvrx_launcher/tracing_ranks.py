@@ -7,7 +7,7 @@ from urllib.parse import quote, unquote
 
 from nvrx_async.job.records import Assignment
 from nvrx_launcher.config import LaunchConfig
-from nvrx_telemetry import semconv, spool
+from nvrx_telemetry import semconv, spool_line
 from nvrx_telemetry.model import Value
 from nvrx_telemetry.traceparent import SpanName, spelled
 
@@ -61,8 +61,8 @@ def rank_variables(
     return {
         **foreign,
         "TRACEPARENT": spelled(above, sampled=sampled),
-        spool.CLOCK_VARIABLE: str(epoch_ns),
-        spool.LAUNCHED_VARIABLE: str(now_ns),
+        spool_line.CLOCK_VARIABLE: str(epoch_ns),
+        spool_line.LAUNCHED_VARIABLE: str(now_ns),
         RESOURCE: _as_variable(environment, resource),
     }
 

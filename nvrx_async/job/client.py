@@ -26,13 +26,9 @@ from nvrx_async.etcd.background import beside
 from nvrx_async.etcd.client import EtcdClient
 from nvrx_async.etcd.config import EtcdConfig
 from nvrx_async.etcd.errors import UnavailableError
-from nvrx_async.etcd.feed import Feed
 from nvrx_async.etcd.types import CreatedAt, Exists, KeyValue, ModifiedAt, Put, Scope, Txn
-from nvrx_async.job import job_events
 from nvrx_async.job.codec import decode, encode
-from nvrx_async.job.conditions import Answer, condition
 from nvrx_async.job.errors import NoSuchRoundError, NotSoError, RecordError, UnansweredError
-from nvrx_async.job.job_events import JobEvent
 from nvrx_async.job.keys import AttemptKeys, current
 from nvrx_async.job.live import LIVE, LiveNode
 from nvrx_async.job.patience import Absence, Patience
@@ -42,10 +38,13 @@ from nvrx_async.job.records import Command, CommandPhase, Node, Outcome, Phase, 
 from nvrx_async.job.round_record import RoundRecord, with_marks
 from nvrx_async.job.status import Held, JobStatus, job_status
 from nvrx_async.job.times import as_utc
-from nvrx_async.job.why import Why, explain
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from nvrx_async.etcd.feed import Feed
+    from nvrx_async.job.job_events import JobEvent
+    from nvrx_async.job.why import Why
 
 LIVE_WITHIN_S = 0.5
 MOST_ASKED = 256
@@ -137,6 +136,8 @@ class JobClient:
         Raises:
             NoSuchRoundError: there is no round of this number.
         """
+        from nvrx_async.job.why import explain  # noqa: PLC0415 - not for every verb
+
         reader = await self._reader()
         now_round, outcome = await reader.now_round()
         newest = now_round.number if now_round else 0
@@ -198,6 +199,8 @@ class JobClient:
                 if event.at_utc >= since_utc:
                     yield event
             return
+        from nvrx_async.etcd.feed import Feed  # noqa: PLC0415 - not for every verb
+
         keys, first = reader.keys, 0
         async with Feed(self._client) as feed:
             feed.set_scopes(_followed(keys))
@@ -220,6 +223,8 @@ class JobClient:
     @asynccontextmanager
     async def changes(self) -> AsyncIterator[Changes]:
         """Tells whenever something in the job was decided, and once at the start; for pictures that are redrawn."""
+        from nvrx_async.etcd.feed import Feed  # noqa: PLC0415 - not for every verb
+
         reader = await self._reader()
         changes = Changes()
         async with Feed(self._client, away=changes.wake) as feed:
@@ -236,6 +241,8 @@ class JobClient:
             NoSuchError: it is no condition.
             NotSoError: it will never hold, or not within `timeout_s`.
         """
+        from nvrx_async.job.conditions import Answer, condition  # noqa: PLC0415 - not for every verb
+
         wanted, never, patience, absence = condition(text), False, self.patience(), Absence()
         with anyio.move_on_after(timeout_s):
             async with self.changes() as changes:
@@ -275,6 +282,8 @@ class JobClient:
             NotSoError: the job has ended.
             UnansweredError: nobody answered in time; the command stands.
         """
+        from nvrx_async.etcd.feed import Feed  # noqa: PLC0415 - not for every verb
+
         reader = await self._reader()
         keys = reader.keys
         stamp = "".join(sign for sign in now_utc if sign.isdigit())
@@ -335,6 +344,8 @@ class JobClient:
 
     async def _events(self, reader: Reader, first: int) -> tuple[JobEvent, ...]:
         """All events of the rounds from `first` on; of earlier ones without nodes' reports, where those are many."""
+        from nvrx_async.job import job_events  # noqa: PLC0415 - not for every verb
+
         held = await reader.held(nodes=True)
         newest = held.round.number
         start = max(first, newest + 1 - EVENTS_OF_ROUNDS)

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from nvrx_telemetry import semconv, spans
-from nvrx_telemetry.spool import LAUNCHED_VARIABLE
+from nvrx_telemetry.spool_line import LAUNCHED_VARIABLE
 
 if TYPE_CHECKING:
     from nvrx_async.ranklink.rank import Rank

@@ -15,7 +15,7 @@ import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from nvrx_telemetry import spool
+from nvrx_telemetry import spool_line
 from nvrx_telemetry.groups import VARIABLE as GROUPS_VARIABLE
 from nvrx_telemetry.groups import enabled_groups, is_on
 from nvrx_telemetry.traceparent import SpanName, parsed
@@ -190,14 +190,10 @@ class Recorder:
         still_open: bool = False,
     ) -> None:
         """Append a span from `times_ns` to `times_ns`; one for which there is no room is lost."""
-        from nvrx_telemetry.model import FinishedSpan  # noqa: PLC0415 - only where spans are wanted
-
-        made = FinishedSpan(
-            name, me.trace_id, me.span_id, parent.span_id or None, *times_ns, attributes, error=error
-        )
+        told = spool_line.line(name, me, parent.span_id, times_ns, attributes, error, still_open=still_open)
         try:
-            if os.fstat(self._descriptor).st_blocks * 512 < spool.LIMIT_BYTES:
-                os.write(self._descriptor, spool.line(made, still_open=still_open))
+            if os.fstat(self._descriptor).st_blocks * 512 < spool_line.LIMIT_BYTES:
+                os.write(self._descriptor, told)
         except OSError:  # law 8: a span that cannot be kept changes nothing for the training
             return
 
@@ -209,7 +205,7 @@ def _new_name(parent: SpanName) -> SpanName:
 @functools.cache
 def _recorder() -> Recorder | None:
     """Made once a process; a forked child goes on with its parent's, since appending is atomic."""
-    path, epoch = os.environ.get(spool.VARIABLE, ""), os.environ.get(spool.CLOCK_VARIABLE, "")
+    path, epoch = os.environ.get(spool_line.VARIABLE, ""), os.environ.get(spool_line.CLOCK_VARIABLE, "")
     parent = parsed(os.environ.get("TRACEPARENT"))
     if not path or not epoch.isdigit() or parent is None:
         return None

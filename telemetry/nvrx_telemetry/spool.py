@@ -13,22 +13,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from nvrx_telemetry.model import FinishedSpan, Value
+from nvrx_telemetry.spool_line import LIMIT_BYTES
 from nvrx_telemetry.traceparent import parsed
-
-VARIABLE = "NVRX_SPANS"
-"""Where a rank appends its spans."""
-CLOCK_VARIABLE = "NVRX_SPANS_EPOCH_NS"
-"""Nanoseconds since 1970 at boot (CLOCK_BOOTTIME 0), as the agent has it: one clock for all spans of a node."""
-LAUNCHED_VARIABLE = "NVRX_SPANS_LAUNCHED_NS"
-"""When the agent began to start the rank, nanoseconds since 1970. Its process may be older, if it was warm."""
 
 _MOST = (1 << 63) - 1
 
 _ENDED_KNOWN = 4096
 """So many ended spans are remembered, in case a forked child still tells of one as open."""
-
-LIMIT_BYTES = 4 << 20
-"""A spool takes no more than this between two reads; what comes then is dropped."""
 
 
 def make(name: str) -> int:
@@ -38,23 +29,6 @@ def make(name: str) -> int:
         OSError: no memory, or no descriptor, is left.
     """
     return os.memfd_create(f"nvrx-spans-{name}", os.MFD_CLOEXEC)
-
-
-def line(span: FinishedSpan, *, still_open: bool = False) -> bytes:
-    """A span as a line; `still_open`: it has not ended, and spans below it are told already."""
-    data = {
-        "name": span.name,
-        "trace": f"{span.trace_id:032x}",
-        "span": f"{span.span_id:016x}",
-        "parent": f"{span.parent_id:016x}" if span.parent_id else "",
-        "start_ns": span.start_ns,
-        "end_ns": span.end_ns,
-        "attributes": dict(span.attributes),
-        "error": span.error,
-    }
-    if still_open:
-        data["open"] = True
-    return json.dumps(data, separators=(",", ":"), default=str).encode() + b"\n"
 
 
 def read(text: bytes, resource: Mapping[str, Value]) -> list[tuple[FinishedSpan, bool]]:

@@ -6,18 +6,29 @@ without asking, and machines that must be repeatable can open a trace.
 
 from __future__ import annotations
 
-import re
-from typing import NamedTuple
-
-_SPELLED = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
+_DIGITS = frozenset("0123456789abcdef")
+_LENGTHS = [2, 32, 16, 2]
 _SAMPLED = 1
 
 
-class SpanName(NamedTuple):
-    """Which span of which trace."""
+class SpanName(tuple[int, int]):
+    """Which span of which trace. By hand: making a NamedTuple costs each rank that starts 0.3 ms."""
 
-    trace_id: int
-    span_id: int
+    __slots__ = ()
+
+    def __new__(cls, trace_id: int, span_id: int) -> SpanName:  # noqa: PYI034 - Self would cost a rank an import of typing
+        """Name a span."""
+        return tuple.__new__(cls, (trace_id, span_id))
+
+    @property
+    def trace_id(self) -> int:
+        """128 bits."""
+        return self[0]
+
+    @property
+    def span_id(self) -> int:
+        """64 bits."""
+        return self[1]
 
 
 def derived_trace_id(*parts: object) -> int:
@@ -37,17 +48,26 @@ def spelled(name: SpanName, *, sampled: bool = True) -> str:
 
 def parsed(text: object) -> SpanName | None:
     """The span that a `traceparent` names, None if it names none."""
-    found = _SPELLED.fullmatch(text) if isinstance(text, str) else None
-    if found is None or found[1] == "ff":
+    found = _fields(text) if isinstance(text, str) else None
+    if found is None or found[0] == "ff":
         return None
-    name = SpanName(int(found[2], 16), int(found[3], 16))
+    name = SpanName(int(found[1], 16), int(found[2], 16))
     return name if name.trace_id and name.span_id else None
 
 
 def is_sampled(text: str) -> bool:
     """Whether a `traceparent` says that its trace is recorded."""
-    found = _SPELLED.fullmatch(text)
-    return found is not None and bool(int(found[4], 16) & _SAMPLED)
+    found = _fields(text)
+    return found is not None and bool(int(found[3], 16) & _SAMPLED)
+
+
+def _fields(text: str) -> list[str] | None:
+    """Version, trace, span and flags; later versions may have more. No regular expression: it costs a rank 1 ms."""
+    found = text.split("-", 4)
+    fields = found[:4]
+    if [len(one) for one in fields] != _LENGTHS or not _DIGITS.issuperset("".join(fields)):
+        return None
+    return fields
 
 
 def _derived(size: int, parts: tuple[object, ...]) -> int:

@@ -336,32 +336,6 @@ def test_old_jobs_are_removed_and_living_ones_are_not(job: Stage) -> None:
     agents[0].ends()
 
 
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [
-        ("nvrx why {job}", "{job}"),
-        ("nvrx drain {job} n", "n0"),
-        ("nvrx describe {job} rank 1", "1"),
-        ("nvrx st", "status"),
-    ],
-)
-def test_a_shell_completes_names(job: Stage, words: str, found: str) -> None:
-    agents = start(job, 1)
-    trains(job, 2)
-    typed = words.format(job=job.run_id)
-    for shell in ("bash", "zsh", "fish"):
-        assert "_NVRX_COMPLETE" in nvrx("completion", shell, etcd=None).out
-    completed = nvrx(
-        etcd=job.endpoint,
-        _NVRX_COMPLETE="bash_complete",
-        COMP_WORDS=typed,
-        COMP_CWORD=str(len(typed.split()) - 1),
-    )
-    assert found.format(job=job.run_id) in completed.out, completed
-    agents[0].signal(signal.SIGTERM)
-    agents[0].ends()
-
-
 def test_live_numbers_are_for_those_who_hold_the_token(job: Stage) -> None:
     folder = job.folder / "steps"
     folder.mkdir()

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from nvrx_launcher.tracing_spools import RankSpools
-from nvrx_telemetry import spool
+from nvrx_telemetry import spool_line
 from nvrx_telemetry.model import FinishedSpan
+from nvrx_telemetry.traceparent import SpanName
 
 BOUND_S = 30.0
 
@@ -56,8 +57,8 @@ def told(path: str, *names: str, still_open: bool = False) -> None:
     """A rank writes spans."""
     with Path(path).open("ab") as file:
         for number, name in enumerate(names, 1):
-            span = FinishedSpan(name, 1, number, None, 10, 20)
-            file.write(spool.line(span, still_open=still_open))
+            me = SpanName(1, number)
+            file.write(spool_line.line(name, me, 0, (10, 20), {}, None, still_open=still_open))
 
 
 def test_what_is_left_is_read_before_the_end(heard: Heard, spools: RankSpools) -> None:

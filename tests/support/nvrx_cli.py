@@ -114,7 +114,7 @@ def on_terminal(
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     # Its own session with this terminal, so that Ctrl-C reaches it.
     process = subprocess.Popen(
-        [sys.executable, "-c", _OWN_TERMINAL, *COMMAND, *arguments],
+        [sys.executable, "-c", OWN_TERMINAL, *COMMAND, *arguments],
         stdin=follower,
         stdout=follower,
         stderr=follower,
@@ -143,7 +143,7 @@ def on_terminal(
         os.close(leader)
 
 
-_OWN_TERMINAL = """
+OWN_TERMINAL = """
 import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execvp(sys.argv[1], sys.argv[1:])

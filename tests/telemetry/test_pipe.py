@@ -69,6 +69,40 @@ def test_a_flush_sends_at_once_and_in_order() -> None:
     assert not told
 
 
+def test_nobody_waits_while_a_collector_thinks() -> None:
+    """All that an agent asks of the pipe is done before the answer comes, however much it is."""
+    sender, told = Thinking(), []
+    through = pipe(sender, told, queue=1000)
+    through.put(span(0))
+    through.flush()
+    assert sender.entered.wait(10)
+    for number in range(1, 5000):
+        through.put(span(number))
+        through.flush(0.0 if number % 2 else 0.5)
+    assert sender.thinks, "all this went on while the collector had not answered"
+    assert through.dropped == 4999 - 1000
+    sender.answer.set()
+    assert through.close()
+    assert not told
+
+
+class Thinking(Kept):
+    """A sender whose first answer takes as long as a test wants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.answer = threading.Event(), threading.Event()
+        self.thinks = False
+
+    def send(self, spans: Sequence[FinishedSpan]) -> bool:
+        if not self.entered.is_set():
+            self.thinks = True
+            self.entered.set()
+            assert self.answer.wait(30)
+            self.thinks = False
+        return super().send(spans)
+
+
 def test_what_a_collector_refuses_is_sent_again_and_told_once() -> None:
     sender, told = Kept(), []
     sender.refuses = True

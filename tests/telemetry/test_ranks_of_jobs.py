@@ -12,7 +12,7 @@ import pytest
 from support.otlp_receiver import Got, Receiver
 from support.stage import Stage
 
-from nvrx_telemetry import semconv, spool
+from nvrx_telemetry import semconv, spool_line
 from nvrx_telemetry.traceparent import is_sampled, parsed
 
 pytestmark = pytest.mark.e2e
@@ -74,7 +74,7 @@ def test_a_trace_that_is_not_sampled_is_told_nowhere(
         "who traces in the rank is to know that this one is left out"
     )
     assert not is_sampled(told["TRACEPARENT"])
-    assert spool.VARIABLE not in told
+    assert spool_line.VARIABLE not in told
 
 
 @pytest.mark.parametrize("sampler", ["always_on", "parentbased_always_on", "parentbased_traceidratio"])
@@ -100,7 +100,7 @@ def test_what_the_person_had_set_stays(job: Stage, collector: Receiver) -> None:
 def test_a_disabled_sdk_is_off_whatever_else_says_on(job: Stage, collector: Receiver, spelled: str) -> None:
     told = finished(job, collector, OTEL_SDK_DISABLED=spelled, **PERSONS)["environment"]
     assert {name: told.get(name) for name in PERSONS} == PERSONS
-    assert spool.VARIABLE not in told
+    assert spool_line.VARIABLE not in told
     assert (collector.requests, collector.spans, collector.metrics) == (0, [], [])
 
 

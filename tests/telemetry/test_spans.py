@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import nvrx_telemetry
-from nvrx_telemetry import semconv, spans, spool
-from nvrx_telemetry.traceparent import SpanName, spelled
+from nvrx_telemetry import semconv, spans, spool, spool_line
+from nvrx_telemetry.traceparent import SpanName, is_sampled, parsed, spelled
 
 ROOT = Path(__file__).resolve().parents[2]
 PATH = os.pathsep.join(str(ROOT / part) for part in ("", "telemetry"))
@@ -35,7 +35,11 @@ def rank(
     """Run a program as a rank; without a reader telemetry is off."""
     on = {}
     if reader is not None:
-        on = {"TRACEPARENT": spelled(ABOVE), spool.VARIABLE: reader.path, spool.CLOCK_VARIABLE: "1000"}
+        on = {
+            "TRACEPARENT": spelled(ABOVE),
+            spool_line.VARIABLE: reader.path,
+            spool_line.CLOCK_VARIABLE: "1000",
+        }
     return subprocess.run(
         [sys.executable, "-c", "import nvrx_telemetry, os, sys, signal\n" + textwrap.dedent(program)],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": PATH, **on, **environment},
@@ -208,7 +212,7 @@ def test_the_trainings_own_provider_gets_the_spans(reader: spool.SpoolReader) ->
 def test_a_spool_takes_no_more_than_its_limit(
     reader: spool.SpoolReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spool, "LIMIT_BYTES", 64 << 10)
+    monkeypatch.setattr(spool_line, "LIMIT_BYTES", 64 << 10)
     descriptor = os.open(reader.path, os.O_WRONLY | os.O_APPEND)
     recorder = spans.Recorder(descriptor, 1, ABOVE)
     for number in range(1000):
@@ -251,7 +255,49 @@ def test_what_otlp_cannot_carry_becomes_text() -> None:
 
 
 def test_a_span_outside_of_nvrx_launch_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(spool.VARIABLE, raising=False)
+    monkeypatch.delenv(spool_line.VARIABLE, raising=False)
     spans._recorder.cache_clear()
     assert nvrx_telemetry.span("x") is spans.NOTHING
     spans._recorder.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (f"00-{'0' * 30}ab-{'0' * 14}cd-01", (0xAB, 0xCD)),
+        (f"cc-{'0' * 30}ab-{'0' * 14}cd-01-what-comes-later", (0xAB, 0xCD)),
+        (f"ff-{'0' * 30}ab-{'0' * 14}cd-01", None),
+        (f"00-{'0' * 32}-{'0' * 14}cd-01", None),
+        (f"00-{'0' * 30}ab-{'0' * 16}-01", None),
+        (f"00-{'0' * 30}AB-{'0' * 14}cd-01", None),
+        (f"00-{'0' * 28}_1ab-{'0' * 14}cd-01", None),
+        (f" 0-{'0' * 30}ab-{'0' * 14}cd-01", None),
+        (f"00-{'0' * 30}ab-{'0' * 14}cd-1", None),
+        (f"00-{'0' * 30}ab-{'0' * 14}cd", None),
+        ("", None),
+        (None, None),
+        (7, None),
+    ],
+)
+def test_a_traceparent_is_read_as_w3c_writes_it(text: object, named: tuple[int, int] | None) -> None:
+    found = parsed(text)
+    assert found == named
+    if found is not None:
+        assert (found.trace_id, found.span_id) == named
+        assert is_sampled(str(text))
+
+
+def test_a_rank_loads_little_for_its_spans(reader: spool.SpoolReader) -> None:
+    """Every restart waits for it: no data classes, no expressions, nothing that sends."""
+    told = rank(
+        reader,
+        """
+        before = set(sys.modules)
+        with nvrx_telemetry.span("x"):
+            pass
+        print(*sorted(n for n in set(sys.modules) - before if n.startswith("nvrx") or n == "dataclasses"))
+        """,
+    )
+    assert told.stdout.split() == [
+        f"nvrx_telemetry.{name}" for name in ("groups", "semconv", "spans", "spool_line", "traceparent")
+    ], told.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 from collections.abc import Callable, Coroutine
@@ -91,6 +92,8 @@ def run(verb: Callable[..., Coroutine[Any, Any, int]], *arguments: Any, **named:
     import anyio  # noqa: PLC0415 - not for --help
 
     async def main() -> int:
+        gc.freeze()  # see `main.main`; who follows a job goes on for days
+        gc.enable()
         return await verb(*arguments, **named)
 
     raise SystemExit(anyio.run(main))

@@ -15,11 +15,10 @@ from nvrx_async.job.client import JobClient
 from nvrx_async.job.patience import Absence
 from nvrx_async.job.reader import run_ids
 from nvrx_async.job.status import JobStatus
-from nvrx_launcher.ctl import text_jobs, text_rounds
+from nvrx_launcher.ctl import text_jobs
 from nvrx_launcher.ctl.errors import NothingFoundError
 from nvrx_launcher.ctl.place import EtcdOptions, connected, job_client, places
 from nvrx_launcher.ctl.screen import Screen, as_data, json_line, screen_for
-from nvrx_launcher.ctl.watching import redrawn
 
 REFRESH_S = 1.0
 _AT_ONCE = 16
@@ -69,6 +68,8 @@ async def status(options: EtcdOptions, run_id: str, screen: Screen, *, watch: bo
             screen.emit("JobStatus", found, lambda: text_jobs.status(found, screen))
             return 0
 
+        from nvrx_launcher.ctl.watching import redrawn  # noqa: PLC0415 - not for every verb
+
         over, patience, absence = False, job.patience(), Absence()
 
         async def picture() -> Sequence[str] | None:
@@ -115,6 +116,8 @@ async def ranks(options: EtcdOptions, run_id: str, screen: Screen) -> int:
 
 async def rounds(options: EtcdOptions, run_id: str, screen: Screen) -> int:
     """The rounds of the attempt."""
+    from nvrx_launcher.ctl import text_rounds  # noqa: PLC0415 - not for every verb
+
     async with job_client(options, run_id) as job:
         found = await job.rounds()
     screen.emit_all("RoundList", found, lambda: text_rounds.rounds(found, screen))
@@ -125,6 +128,8 @@ async def events(
     options: EtcdOptions, run_id: str, screen: Screen, *, follow: bool, since: datetime | None
 ) -> int:
     """What happened, a line each; as JSON one object a line."""
+    from nvrx_launcher.ctl import text_rounds  # noqa: PLC0415 - not for every verb
+
     async with job_client(options, run_id) as job, aclosing(job.events(follow=follow, since=since)) as told:
         async for event in told:
             if screen.form == "json":
@@ -140,6 +145,8 @@ async def events(
 
 async def why(options: EtcdOptions, run_id: str, screen: Screen, *, number: int | None) -> int:
     """Why a round ended."""
+    from nvrx_launcher.ctl import text_rounds  # noqa: PLC0415 - not for every verb
+
     async with job_client(options, run_id) as job:
         found = await job.why(number)
     screen.emit("Why", found, lambda: text_rounds.why(found, screen))
@@ -160,6 +167,8 @@ async def describe(options: EtcdOptions, run_id: str, what: str, name: str, scre
     """Everything of a job, or of one node, rank or round of it."""
     async with job_client(options, run_id) as job:
         if what == "round":
+            from nvrx_launcher.ctl import text_rounds  # noqa: PLC0415 - not for every verb
+
             record, story = await job.round(int(name)), await job.why(int(name))
             screen.emit("RoundRecord", record, lambda: text_rounds.described(record, story, screen))
             return 0

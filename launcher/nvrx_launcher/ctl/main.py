@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ __all__ = ["main", "verbs"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `nvrx` with these arguments (default: the process's own) and return its exit code."""
+    gc.disable()  # what is imported stays: to look through it again and again costs a twentieth of an answer
     try:
         code = _run(argv)
     except KeyboardInterrupt:

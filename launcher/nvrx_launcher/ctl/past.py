@@ -7,20 +7,21 @@ import sys
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
 from nvrx_async.etcd import EtcdError, UnavailableError
 from nvrx_async.job.errors import NoSuchJobError, NoSuchRoundError
-from nvrx_async.job.history import Past, past
 from nvrx_async.job.times import as_utc
-from nvrx_async.job.why import explain
-from nvrx_launcher.ctl import look, text_jobs, text_rounds, trace
+from nvrx_launcher.ctl import look, text_jobs
 from nvrx_launcher.ctl.errors import NoEtcdError
 from nvrx_launcher.ctl.place import EtcdOptions
 from nvrx_launcher.ctl.screen import Screen, json_line
 from nvrx_launcher.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from nvrx_async.job.history import Past
 
 FOLDER_VARIABLES = ("NVRX_LOG_DIR", "PET_LOG_DIR")
 DEFAULT_FOLDER = "nvrx-logs"
@@ -88,6 +89,8 @@ def _warn(error: UnavailableError | NoEtcdError | NoSuchJobError, path: Path, sc
 
 def _read_all(root: Path) -> list[Past]:
     """Every job of a folder, the latest begun first."""
+    from nvrx_async.job.history import past  # noqa: PLC0415 - only where etcd is gone
+
     found = []
     for path in root.glob(f"*/{HISTORY}"):
         with path.open("rb") as file:
@@ -96,6 +99,8 @@ def _read_all(root: Path) -> list[Past]:
 
 
 def _read(run_id: str, log_dir: str | None) -> tuple[Path, Past] | None:
+    from nvrx_async.job.history import past  # noqa: PLC0415 - only where etcd is gone
+
     for folder in folders(run_id, log_dir):
         path = folder / HISTORY
         if path.is_file():
@@ -105,6 +110,8 @@ def _read(run_id: str, log_dir: str | None) -> tuple[Path, Past] | None:
 
 
 def _show(verb: Callable[..., Awaitable[int]], found: Past, screen: Screen, named: dict[str, Any]) -> None:
+    from nvrx_launcher.ctl import text_rounds, trace  # noqa: PLC0415 - only where etcd is gone
+
     if verb is look.status:
         screen.emit("JobStatus", found.status, lambda: text_jobs.status(found.status, screen))
     elif verb is look.rounds:
@@ -118,6 +125,8 @@ def _show(verb: Callable[..., Awaitable[int]], found: Past, screen: Screen, name
 
 
 def _events(found: Past, screen: Screen, since: datetime | None) -> None:
+    from nvrx_launcher.ctl import text_rounds  # noqa: PLC0415 - only where etcd is gone
+
     since_utc = as_utc(since) if since is not None else ""
     events = [event for event in found.events if event.at_utc >= since_utc]
     if screen.form == "json":
@@ -127,6 +136,9 @@ def _events(found: Past, screen: Screen, since: datetime | None) -> None:
 
 
 def _why(found: Past, screen: Screen, number: int | None) -> None:
+    from nvrx_async.job.why import explain  # noqa: PLC0415 - only where etcd is gone
+    from nvrx_launcher.ctl import text_rounds  # noqa: PLC0415 - only where etcd is gone
+
     by_number = {record.number: record for record in found.rounds}
     last = max(by_number, default=0)
     if number is None:

@@ -16,10 +16,10 @@ from nvrx_async.etcd.config import Credentials, EtcdConfig, Tls
 from nvrx_async.job.client import JobClient
 from nvrx_async.job.errors import NoSuchJobError
 from nvrx_async.job.names import nearest
-from nvrx_async.probe import ProbeError, ask
+from nvrx_async.probe.client import ask
+from nvrx_async.probe.errors import ProbeError
 from nvrx_launcher.ctl.errors import NoEtcdError
 from nvrx_launcher.etcd_password import credentials_of
-from nvrx_launcher.known_agents import known_agents
 
 ENDPOINTS_VARIABLE = "NVRX_ETCD_ENDPOINTS"
 CALL_TIMEOUT_S = 2.0
@@ -59,6 +59,8 @@ async def places(options: EtcdOptions) -> tuple[Place, ...]:
     """
     if options.endpoints:
         return (Place(options.endpoints),)
+    from nvrx_launcher.known_agents import known_agents  # noqa: PLC0415 - only where nobody named an etcd
+
     agents = await anyio.to_thread.run_sync(known_agents)
     found: dict[tuple[str, ...], set[str]] = {}
     for agent in agents:
