@@ -26,6 +26,8 @@ from nvrx_async.job.round_record import RoundRecord
 
 _REQUEUE = 75
 _SIGNALS = 128
+_POLICY = "policy"
+"""`by` of an exclusion that no person asked for."""
 
 
 class JobState(Enum):
@@ -284,11 +286,15 @@ def _since(held: Held, state: JobState) -> str:
 
 def _waits_for(held: Held) -> str:
     """What a forming round is short of; who leads knows more, this is what etcd tells."""
-    spec = held.job.spec
-    missing = spec.min_nodes - len(held.joined)
-    if missing > 0:
-        return f"{len(held.joined)} of {spec.min_nodes} nodes joined"
-    return f"{len(held.joined)} nodes joined; the coordinator is about to seal"
+    least = held.job.spec.min_nodes
+    barred = [name for name in held.joined if name in held.excluded]
+    # Those that the policy itself excluded are taken in before a round waits for others.
+    held_back = [name for name in barred if held.excluded[name].by != _POLICY]
+    ready = len(held.joined) - len(held_back)
+    excluded = f"; excluded: {', '.join(sorted(held_back))}" if held_back else ""
+    if ready < least:
+        return f"{ready} of {least} nodes joined{excluded}"
+    return f"{ready} nodes joined{excluded}; the coordinator seals once nothing of the round before lives"
 
 
 def last_fault_of(outcome: Outcome | None, verdict: End | None) -> LastFault | None:
