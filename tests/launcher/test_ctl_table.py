@@ -30,6 +30,12 @@ def test_what_matters_least_is_left_out_before_text_gets_unreadable():
     assert "PID" in table(COLUMNS, [ROW], 40)[0]
 
 
+def test_text_that_has_to_be_read_keeps_the_room_for_that():
+    roomy = [*COLUMNS[:2], Column("WHY", flexible=True, least=30), Column("PID", priority=1)]
+    assert "PID" not in table(roomy, [ROW], 40)[0]
+    assert "rank 1 raised ValueError: a l…" in table(roomy, [ROW], 40)[1]
+
+
 def test_paint_takes_no_room():
     painted = table([Column("A"), Column("B")], [[Cell("x", lambda text: f"\x1b[31m{text}\x1b[0m"), "y"]], 20)
     assert painted[1] == "\x1b[31mx\x1b[0m  y"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nvrx_async.job.errors import NoSuchRoundError
@@ -60,6 +62,15 @@ def test_a_restart_is_drawn_over_all_nodes_and_for_each() -> None:
     assert head == ["node", "fault", "told", "stopping", "gone", "reported", "started"]
     assert a == ["a", "+0", "ms", "+1", "ms", "+2", "ms", "+50", "ms", "-", "+120", "ms"]
     assert b == ["b", "-", "+11", "ms", "+12", "ms", "+90", "ms", "+95", "ms", "+130", "ms"]
+
+
+def test_on_a_narrow_screen_it_is_said_shorter_and_in_two_tables() -> None:
+    narrow = replace(screen_for("table"), width=60)
+    text = lines(round_trace(*rounds()), narrow)
+    assert max(map(len, text[1:])) <= 60
+    heads = [line.split() for line in text if line.split()[:1] == ["node"]]
+    assert heads == [["node", "fault", "told", "stopping", "gone", "reported"], ["node", "started"]]
+    assert any(line.endswith("no rank lives (last: b)") for line in text)
 
 
 def test_the_first_round_has_no_restart(capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,6 +81,10 @@ class Screen:
         moment = parsed(utc)
         return duration(max(0.0, (self.now - moment).total_seconds())) if moment is not None else "-"
 
+    def roughly_ago(self, utc: str) -> str:
+        """The same in one unit, for lists: `27 min`."""
+        return " ".join(self.ago(utc).split()[:2])
+
     def clock(self, utc: str) -> str:
         """A moment in UTC: the time of today, with the date where it is another day."""
         moment = parsed(utc)

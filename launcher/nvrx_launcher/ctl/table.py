@@ -24,12 +24,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. `flexible` ones are cut first; `right` holds numbers; `priority` 0 stays to the last."""
+    """A column. `flexible` ones are cut first, to `least` places; `right` holds numbers; `priority` 0 stays longest."""
 
     title: str
     flexible: bool = False
     right: bool = False
     priority: int = 0
+    least: int = _LEAST
 
 
 def table(
@@ -82,7 +83,7 @@ def _fitted(columns: Sequence[Column], widths: list[int], width: int) -> tuple[l
         rigid = sum(widths[i] for i in kept if not columns[i].flexible) + len(_GAP) * (len(kept) - 1)
         flexible = [i for i in kept if columns[i].flexible]
         room = width - rigid
-        least = sum(min(widths[i], max(_LEAST, len(columns[i].title))) for i in flexible)
+        least = sum(min(widths[i], max(columns[i].least, len(columns[i].title))) for i in flexible)
         if room >= least or len(kept) == 1:
             break
         droppable = [i for i in kept if columns[i].priority > 0]

@@ -22,6 +22,8 @@ _OLD_BEAT_S = 10.0
 _TITLE = 11
 _LEAST_TEXT = 30
 _NO_END = 1_000_000
+_WIDE = 110
+"""In a narrower list of jobs the kind of a fault says more than the beginning of its sentence."""
 
 
 def state_paint(screen: Screen, word: str) -> Paint:
@@ -53,14 +55,18 @@ def jobs(found: Sequence[JobStatus], screen: Screen) -> list[str]:
 def _job(one: JobStatus, screen: Screen) -> list[Cell | str]:
     nodes = f"{one.nodes_present}/{_range(one)}"
     fault = one.last_fault
-    said = f"{clean(fault.sentence)} ({screen.ago(fault.at_utc)} ago)" if fault else "-"
+    said = "-"
+    if fault is not None:
+        narrow = screen.width is not None and screen.width < _WIDE
+        about = fault.kind.value.replace("_", " ") if narrow else clean(fault.sentence)
+        said = f"{about} ({screen.roughly_ago(fault.at_utc)} ago)"
     return [
         Cell(one.run_id),
         Cell(one.state.value, state_paint(screen, one.state.value)),
         str(one.round),
         nodes,
         str(one.world_size),
-        screen.ago(one.created_utc),
+        screen.roughly_ago(one.created_utc),
         *([f"{one.restarts}/{one.max_restarts}", str(one.attempt)] if screen.wide else []),
         said,
         *([clean(" ".join(one.command))] if screen.wide else []),
@@ -156,9 +162,9 @@ def nodes(found: Sequence[NodeStatus], screen: Screen) -> list[str]:
             [
                 Column("ADDRESS"),
                 Column("PROBE"),
-                Column("PID", right=True),
-                Column("INCARNATION"),
-                Column("LOGS", flexible=True),
+                Column("PID", right=True, priority=5),
+                Column("INCARNATION", priority=6),
+                Column("LOGS", flexible=True, least=24),
             ]
             if screen.wide
             else []

@@ -23,6 +23,21 @@ _LEAST_TEXT = 30
 _STACKS = 8
 _FRAMES = 12
 _CONSEQUENCES = 12
+_READABLE = 30
+_CLOCK_AND_KIND = 23
+_SHORT = {
+    "told": "every node knows",
+    "stopped": "evidence, then the stop",
+    "reaped": "no rank lives",
+    "reported": "every node has reported",
+    "ended": "the cause is chosen",
+    "sealed": "the next world is written",
+    "released": "orders to start",
+    "started": "all processes exist",
+    "connected": "interpreter, imports",
+    "first step": "training sets itself up",
+}
+"""What a step of a restart is, where there is no room for the sentence."""
 
 
 def rounds(found: Sequence[RoundRecord], screen: Screen) -> list[str]:
@@ -34,7 +49,7 @@ def rounds(found: Sequence[RoundRecord], screen: Screen) -> list[str]:
         Column("OPENED", right=True, priority=2),
         Column("RAN", right=True),
         Column("NEXT", priority=1),
-        Column("WHY IT ENDED", flexible=True),
+        Column("WHY IT ENDED", flexible=True, least=_READABLE),
         *([Column("DECISION", flexible=True), Column("DIGEST")] if screen.wide else []),
     ]
     rows = [_round(one, screen) for one in found]
@@ -75,7 +90,11 @@ def event_line(event: JobEvent, screen: Screen) -> str:
     ):
         paint = screen.palette.success
     moment = screen.palette.quiet(screen.clock(event.at_utc))
-    return f"{moment}  {paint(f'{event.kind.value:<11}')}  {one_line(event.sentence)}"
+    text = one_line(event.sentence)
+    if screen.terminal and screen.width is not None:
+        room = max(screen.width - _CLOCK_AND_KIND, _LEAST_TEXT)
+        text = f"\n{' ' * _CLOCK_AND_KIND}".join(textwrap.wrap(text, room) or [""])
+    return f"{moment}  {paint(f'{event.kind.value:<11}')}  {text}"
 
 
 def why(one: Why, screen: Screen) -> list[str]:
@@ -89,7 +108,12 @@ def why(one: Why, screen: Screen) -> list[str]:
             "" if one.root.culprit or one.root.kind is FaultKind.ASKED else "; nobody is to blame for certain"
         )
         lines += _block(screen, "kind", [f"{one.root.kind.value}{blame}"])
-    if one.error_line:
+    if (
+        one.error_line
+        and one.root is not None
+        and one.root.end is not None
+        and one.root.end.error is not None
+    ):
         lines += _block(
             screen, "error", [clean(one.error_line), *([f"at {clean(one.place)}"] if one.place else [])]
         )
@@ -154,7 +178,9 @@ def waterfall(one: Waterfall, screen: Screen, *, since: str = "the fault") -> li
         last = f" (last: {step.last})" if step.last else ""
         # On a narrow screen the explanation is cut, never the node that was waited for.
         free = (screen.width or 10_000) - names - times - bar - 8 - signs(last)
-        text = cut(step.meaning, max(free, 0)) + last
+        short = _SHORT.get(step.name.rpartition(" + ")[2], step.meaning)
+        meaning = step.meaning if signs(step.meaning) <= free else short
+        text = cut(meaning, max(free, 0)) + last
         lines.append(
             f"  {step.name:<{names}}  {duration_ms(step.seconds):>{times}}  {screen.palette.path(drawn)}  "
             f"{screen.palette.quiet(text)}".rstrip()
@@ -216,7 +242,8 @@ def _stacks(found: Sequence[Stack], culprit: int | None, screen: Screen) -> list
     ordered = sorted(found, key=lambda one: (one.rank != culprit, not one.hung, one.rank))
     lines = ["", "what the ranks did"]
     for one in ordered[:_STACKS]:
-        mark = screen.palette.error("hung") if one.hung else "had exited" if one.ended else "waited"
+        blamed = "to blame" if one.rank == culprit else "hung" if one.hung else ""
+        mark = screen.palette.error(blamed) if blamed else "had exited" if one.ended else "waited"
         step = f", step {one.step}" if one.step is not None else ""
         section = f", in section {clean(one.section)}" if one.section else ""
         silent = f", silent for {duration(one.silent_s)}" if one.silent_s else ""

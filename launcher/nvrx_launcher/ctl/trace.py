@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nvrx_async.job.errors import NoSuchRoundError
@@ -16,6 +17,7 @@ from nvrx_launcher.ctl.screen import Screen
 from nvrx_launcher.ctl.text_rounds import duration_ms
 from nvrx_launcher.wording import clean
 
+_NO_END = 1_000_000
 _ENDING = (Mark.FAULT, Mark.TOLD, Mark.STOPPING, Mark.GONE, Mark.REPORTED)
 _STARTING = (Mark.RELEASED, Mark.STARTED, Mark.HELLO, Mark.FIRST_STEP)
 
@@ -83,7 +85,8 @@ def lines(one: RoundTrace, screen: Screen) -> list[str]:
     head = f"job {one.run_id}, attempt {one.attempt}, round {one.round}{named}"
     if one.restart is None:
         return [head, f"no restart led here: {clean(one.why) or 'the job begins'}"]
-    drawn = [head, clean(one.why), "", *text_rounds.waterfall(one.restart, screen)]
+    told = textwrap.wrap(clean(one.why), screen.width or _NO_END)
+    drawn = [head, *told, "", *text_rounds.waterfall(one.restart, screen)]
     nodes = _nodes(one, screen)
     return [*drawn, "", *nodes] if nodes else drawn
 
@@ -97,8 +100,19 @@ def _nodes(one: RoundTrace, screen: Screen) -> list[str]:
     ]
     if not marks:
         return []
+    whole = _table(one, marks, screen)
+    if screen.width is None or max(map(len, whole)) <= screen.width:
+        return whole
+    parts = [[pair for pair in marks if pair[0] is held] for held in (ended, started)]
+    return [line for part in parts if part for line in (*_table(one, part, screen), "")][:-1]
+
+
+def _table(
+    one: RoundTrace, marks: Sequence[tuple[Mapping[str, NodeMarks], Mark]], screen: Screen
+) -> list[str]:
+    nodes = sorted({node.node_id for node in (*one.ending, *one.starting)})
     rows = [["node", *(mark.value.replace("_", " ") for _, mark in marks)]]
-    for node_id in sorted({*ended, *started})[: screen.rows]:
+    for node_id in nodes[: screen.rows]:
         cells = []
         for held, mark in marks:
             utc = held[node_id].at_utc.get(mark, "") if node_id in held else ""
