@@ -318,6 +318,7 @@ class Traced:
         self._safely(self._look_at_ranks)
         self._safely(self._count_dropped)
         await self._count_log()
+        await anyio.to_thread.run_sync(self._metrics.settle, abandon_on_cancel=True)
 
     def _look_at_ranks(self) -> None:
         observer, watch = self._observer, self._watch

@@ -14,6 +14,9 @@ from queue import SimpleQueue
 from nvrx_telemetry import spool
 from nvrx_telemetry.model import FinishedSpan, Value
 
+PAUSE_S = 0.2
+"""Ranks that end begin a restart: so long the thread keeps out of its way, and reads in time for the spans of it."""
+
 
 class RankSpools:
     """See the module. `emit` takes spans and is called by the thread; `now_ns` says when spans that never end did."""
@@ -29,6 +32,7 @@ class RankSpools:
         self._failed = failed
         self._readers: dict[int, spool.SpoolReader] = {}
         self._orders: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._ends = threading.Event()
         self._thread: threading.Thread | None = None
 
     def open(self, local_rank: int, resource: Mapping[str, Value]) -> str:
@@ -66,16 +70,27 @@ class RankSpools:
         self.retire()
         if self._thread is None:
             return True
+        self._ends.set()
         self._orders.put(None)
         self._thread.join(within_s)
         return not self._thread.is_alive()
 
     def _work(self) -> None:
-        while (order := self._orders.get()) is not None:
-            try:
-                order()
-            except Exception as error:  # noqa: BLE001 - outermost frame of a helper: it is told, training goes on
-                self._failed(error)
+        while True:
+            orders = [self._orders.get()]
+            self._ends.wait(PAUSE_S)
+            while not self._orders.empty():
+                orders.append(self._orders.get())
+            for order in orders:
+                if order is None:
+                    return
+                self._carry_out(order)
+
+    def _carry_out(self, order: Callable[[], None]) -> None:
+        try:
+            order()
+        except Exception as error:  # noqa: BLE001 - outermost frame of a helper: it is told, training goes on
+            self._failed(error)
 
     def _drain(self, reader: spool.SpoolReader) -> None:
         for span in reader.drain():

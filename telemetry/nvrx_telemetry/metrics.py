@@ -1,7 +1,7 @@
 """The agent's metrics: instruments of the SDK, sent by OTLP or read by Prometheus.
 
 Whoever measures calls `Metrics.add` or `Metrics.gauges`, before the SDK is loaded too. `start` loads it and blocks,
-so it belongs into a thread.
+so it belongs into a thread, and `settle`, which takes its time, too.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ GAUGES = {
     semconv.METRIC_RANKS: ("{rank}", "Ranks of this node by state."),
     semconv.METRIC_ROUND: ("{round}", "Number of the round."),
 }
-_MOST_EARLY = 1000
+_MOST_WAITING = 10_000
 
 Attributes: TypeAlias = Mapping[str, Value]
 Measured: TypeAlias = tuple[float, Attributes]
@@ -79,7 +79,8 @@ class Metrics:
         self._trouble = trouble or Trouble("", _nobody_listens)
         self._lock = threading.Lock()
         self._loading = threading.Lock()
-        self._early: list[tuple[str, float, Attributes]] = []
+        self._settling = threading.Lock()
+        self._waiting: list[tuple[str, float, Attributes]] = []
         self._instruments: dict[str, Counter | Histogram] = {}
         self._gauges: dict[str, list[Measured]] = {}
         self._tried = False
@@ -88,13 +89,20 @@ class Metrics:
         self._sender: HeardMetrics | None = None
 
     def add(self, name: str, value: float, attributes: Attributes | None = None) -> None:
-        """Add to a counter, or note a value for a histogram."""
+        """Add to a counter, or note a value for a histogram. Costs an append: `settle` does the rest."""
         with self._lock:
-            if not self._instruments:
-                if len(self._early) < _MOST_EARLY:
-                    self._early.append((name, value, attributes or {}))
-                return
-        self._note(name, value, attributes or {})
+            if len(self._waiting) < _MOST_WAITING:
+                self._waiting.append((name, value, attributes or {}))
+
+    def settle(self) -> None:
+        """Give the SDK what was added since, once it is loaded."""
+        with self._settling:  # of two at once, neither returns before all is there
+            with self._lock:
+                if not self._instruments:
+                    return
+                waiting, self._waiting = self._waiting, []
+            for name, value, attributes in waiting:
+                self._note(name, value, attributes)
 
     def gauges(self, name: str, measured: Iterable[Measured]) -> None:
         """What is now; it stands until the next call."""
@@ -136,10 +144,8 @@ class Metrics:
         )
         made = self._make(provider.get_meter("nvrx_telemetry"))
         with self._lock:
-            self._provider, self._instruments, early = provider, made, self._early
-            self._early = []
-        for name, value, attributes in early:
-            self._note(name, value, attributes)
+            self._provider, self._instruments = provider, made
+        self.settle()
 
     def _exporter(self) -> MetricExporter:
         from nvrx_telemetry.metric_sender import HeardMetrics  # noqa: PLC0415 - loads the SDK
@@ -154,6 +160,7 @@ class Metrics:
         """All metrics in Prometheus' text format; empty before `start`."""
         from nvrx_telemetry.prometheus import exposition  # noqa: PLC0415 - only where somebody scrapes
 
+        self.settle()
         data = self._reader.get_metrics_data() if self._reader is not None else None
         return exposition(data) if data is not None else ""
 
@@ -171,7 +178,7 @@ class Metrics:
         return told[0] if told else ""
 
     def _end(self, within_s: float) -> str:
-        if self._config.metrics is not None and (self._early or self._gauges):
+        if self._config.metrics is not None and (self._waiting or self._gauges):
             lost = self.start()  # a job that is over before the SDK was loaded has numbers too
             if lost:
                 return lost
@@ -179,6 +186,7 @@ class Metrics:
             provider = self._provider
         try:
             if provider is not None:
+                self.settle()
                 provider.shutdown(within_s * 1000)
         except Exception as error:  # noqa: BLE001 - the SDK raises no other; a helper's outermost frame
             return f"{type(error).__name__}: {error}"

@@ -65,9 +65,11 @@ class SpanPipe:
 
     def flush(self, within_s: float = 0.0) -> None:
         """Have all that is here sent after `within_s` at the latest. Does not wait for it."""
+        at_s = time.monotonic() + within_s
         with self._changed:
-            self._flush_at_s = min(self._flush_at_s, time.monotonic() + within_s)
-            self._changed.notify()
+            if at_s < self._flush_at_s:  # else it is woken in time: each waking is in the way of a restart
+                self._flush_at_s = at_s
+                self._changed.notify()
 
     def close(self) -> bool:
         """Send what is left; False if it was given up. Blocks for LAST_SEND_S + GIVE_UP_S at most."""

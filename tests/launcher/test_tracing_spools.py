@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nvrx_launcher import tracing_spools
 from nvrx_launcher.tracing_spools import RankSpools
 from nvrx_telemetry import spool_line
 from nvrx_telemetry.model import FinishedSpan
@@ -114,3 +115,17 @@ def test_what_breaks_is_told_and_costs_no_descriptor(heard: Heard, spools: RankS
     assert [str(failure) for failure in heard.failures] == ["broken"]
     assert heard.names == ["whole"]
     assert not any(os.path.lexists(path) for path in paths)
+
+
+def test_a_restart_that_begins_is_left_alone(
+    heard: Heard, spools: RankSpools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread sleeps while ranks end and the next ones are started; an end wakes it."""
+    monkeypatch.setattr(tracing_spools, "PAUSE_S", BOUND_S)
+    for number in range(3):
+        told(spools.open(0, {}), f"of {number}")
+        spools.ended(0)
+        spools.retire()
+    assert heard.spans == []
+    assert spools.close(BOUND_S / 2)
+    assert heard.names == ["of 0", "of 1", "of 2"]

@@ -131,6 +131,7 @@ def test_a_collector_that_refuses_is_told_of_once_and_never_shown(
     metrics.start()
     metrics.add(semconv.METRIC_RESTARTS, 1)
     collector.mode = "refuses"
+    metrics.settle()
     assert metrics._provider is not None
     for _ in range(2):
         metrics._provider.force_flush()
