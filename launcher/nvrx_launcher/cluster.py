@@ -134,14 +134,7 @@ async def _own_member(
         plan = plan_cluster(endpoints, meeting.job)
     except ConfigurationError as error:
         raise UsageError(error.message, error.hint) from error
-    try:
-        found = await resolving(claim, plan)
-    except OSError as error:
-        raise ServerStartError(
-            "this node's etcd member has no place for its data",
-            evidence=(str(error),),
-            hint="remove that folder, or let another node run the member: --etcd-embedded off",
-        ) from error
+    found = await resolving(claim, plan)
     if isinstance(found, Occupied):
         if found.ports and client is None:
             ports = " and ".join(found.ports)
@@ -234,7 +227,7 @@ def claim(plan: ClusterPlan) -> Claim | Occupied:
     for own in plan.members:
         if not is_own(own.endpoint.host):
             continue
-        folder = MemberFolder.take(f"{plan.token}-{own.endpoint.port}{_host_mark(own.endpoint.host)}")
+        folder = _folder_of(plan, own)
         if folder is None:
             continue
         host = "127.0.0.1" if own.endpoint.host == "localhost" else own.endpoint.host
@@ -246,6 +239,17 @@ def claim(plan: ClusterPlan) -> Claim | Occupied:
         folder.release()
         occupied += taken
     return Occupied(tuple(occupied))
+
+
+def _folder_of(plan: ClusterPlan, own: PlannedMember) -> MemberFolder | None:
+    try:
+        return MemberFolder.take(f"{plan.token}-{own.endpoint.port}{_host_mark(own.endpoint.host)}")
+    except OSError as error:
+        raise ServerStartError(
+            "this node's etcd member has no place for its data",
+            evidence=(str(error),),
+            hint="remove that folder, or let another node run the member: --etcd-embedded off",
+        ) from error
 
 
 def _host_mark(host: str) -> str:

@@ -287,7 +287,9 @@ class ClusterMember:
             await anyio.sleep(_RETRY_S)
 
     async def _promoted(self, mine: ListedMember) -> None:
-        self._say("this node's etcd member is back without its data; it has no vote until it has caught up")
+        self._say(
+            "this node's etcd member joins without data of its own; it has no vote until it has caught up"
+        )
         while True:
             try:
                 await promote(self._client, mine.id)

@@ -275,7 +275,8 @@ class Member:
     def _enter(self, now: Now) -> str:
         if self._leave is not None:
             return self._finish(SIGNAL_BASE + self._leave.signal, "stopped before it entered the job")
-        if self._holding.lost:
+        # What is entered stands on the lease that the life began with: a new one may be known in the same moment.
+        if self._holding.lost or self._holding.lease != self._me.lease:
             return self._finish(REQUEUE, "the lease ended before the agent had entered", again=True)
         if self._in_flight is not None:
             return "entering"

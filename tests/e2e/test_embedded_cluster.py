@@ -128,7 +128,7 @@ def test_an_agent_that_comes_back_brings_its_member_back(nodes: Nodes, data: str
         return len(members) == 3 and all(one.name and not one.isLearner for one in members)
 
     if data == "gone":
-        again.says("back without its data")
+        again.says("joins without data of its own")
     nodes.stage.until(whole, "three members with a vote")
     assert nodes.endpoint_of(again) == endpoint
     after = {member.ID for member in nodes.members(nodes.endpoint_of(others[0]))}
