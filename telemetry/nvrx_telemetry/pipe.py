@@ -97,7 +97,7 @@ class SpanPipe:
 
     def _deliver(self, sender: Sender, batch: list[FinishedSpan]) -> bool:
         """Send one batch, or keep it for later; False at the end."""
-        last = self._closing
+        last, due_s = self._closing, self._flush_at_s
         if sender.send(batch):
             self._worked()
             return True
@@ -108,10 +108,9 @@ class SpanPipe:
             self.dropped += len(batch) - len(kept)
             self._queue.extendleft(reversed(kept))
             if not self._closing:
-                self._flush_at_s = math.inf
-                self._changed.wait_for(
-                    lambda: self._closing or self._flush_at_s <= time.monotonic(), self._delay_s
-                )
+                if self._flush_at_s == due_s:  # what was asked for while it was sent still counts
+                    self._flush_at_s = math.inf
+                self._wait(time.monotonic() + self._delay_s, lambda: self._closing)
             return not last
 
     def _gathered(self) -> list[FinishedSpan]:
@@ -119,12 +118,16 @@ class SpanPipe:
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._closing)
             until_s = time.monotonic() + self._delay_s
-            while not (self._closing or len(self._queue) >= self._batch):
-                left_s = min(until_s, self._flush_at_s) - time.monotonic()
-                if left_s <= 0:
-                    break
-                self._changed.wait(left_s)
+            self._wait(until_s, lambda: self._closing or len(self._queue) >= self._batch)
             batch = [self._queue.popleft() for _ in range(min(self._batch, len(self._queue)))]
             if not self._queue:
                 self._flush_at_s = math.inf
             return batch
+
+    def _wait(self, until_s: float, enough: Callable[[], bool]) -> None:
+        """Until it is enough, but no longer than until then, or until a flush is due that is asked for meanwhile."""
+        while not enough():
+            left_s = min(until_s, self._flush_at_s) - time.monotonic()
+            if left_s <= 0:
+                return
+            self._changed.wait(left_s)

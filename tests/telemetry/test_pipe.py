@@ -86,6 +86,22 @@ def test_nobody_waits_while_a_collector_thinks() -> None:
     assert not told
 
 
+def test_a_fault_while_a_collector_refuses_is_sent_in_time_too() -> None:
+    """The next attempt is a minute away, and a flush brings it near."""
+    sender, told = Kept(), []
+    sender.refuses = True
+    through = pipe(sender, told)
+    through.put(span(0))
+    through.flush()
+    assert sender.tried.acquire(timeout=10)
+    sender.refuses = False
+    through.put(span(1))
+    through.flush(0.2)
+    assert sender.tried.acquire(timeout=10)
+    assert sender.names == ["span 0", "span 1"]
+    assert through.close()
+
+
 class Thinking(Kept):
     """A sender whose first answer takes as long as a test wants."""
 
