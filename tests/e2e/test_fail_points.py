@@ -140,7 +140,10 @@ def test_a_recorded_run_passes_no_point_but_those_that_are_tried(job: Stage) -> 
     passed = {
         line.partition("fail point: ")[2] for line in log.read_text().splitlines() if "fail point: " in line
     }
-    assert passed == {point.partition("#")[0] for point in POINTS}
+    tried = {point.partition("#")[0] for point in POINTS}
+    assert passed <= tried
+    # On a busy machine the other agent may see its rank fall, and interrupt, before this one does.
+    assert tried - passed <= {"Commit:interrupt:1"}
 
 
 @pytest.mark.timeout(150)
