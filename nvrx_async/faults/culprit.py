@@ -170,7 +170,9 @@ def culprit(states: Sequence[RankState]) -> Blame:
     astray = sorted((one for one in alive if one.store), key=lambda one: one.rank)
     if astray:  # where rank 0 does not serve the store, none of the others can be connected to it
         return _blame(astray[:1] if astray[0].rank == 0 else astray, astray[0].store, states)
-    apart = _outlier(stalled)
+    # Who left without a word explains why all others wait, wherever they do.
+    left = any(one.ended and one.hello and not one.done for one in states)
+    apart = None if left else _outlier(stalled)
     if apart is not None:
         return _blame([apart], f"{_doing(apart)}, apart from all others", states)
     if len(stalled) < len(alive):

@@ -65,6 +65,18 @@ def test_the_one_at_another_line_is_blamed_when_all_wait():
     assert culprit(states).rank == 1
 
 
+@pytest.mark.parametrize(("done", "blamed"), [(False, None), (True, 2)])
+def test_who_waits_apart_is_not_blamed_where_another_left_without_a_word(done, blamed):
+    gone = rank(3, hello=True, ended=True, done=done)
+    states = [
+        rank(0, *WAITS),
+        rank(1, *WAITS),
+        rank(2, ALL_REDUCE, Frame("/home/u/train.py", 77, "end")),
+        gone,
+    ]
+    assert culprit(states).rank == blamed
+
+
 def test_nobody_is_blamed_where_nobody_stands_out():
     blame = culprit([rank(n, *WAITS) for n in range(4)])
     assert blame.rank is None
