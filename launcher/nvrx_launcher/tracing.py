@@ -50,8 +50,9 @@ FLUSH_WITHIN_S = 0.5
 """After a fault, so soon at the latest spans are on their way; agents have done their part of a restart by then."""
 SWITCH_S = 0.0005
 _LONGEST_TICK_S = 5.0
-_LAST_LOOK_S = 0.2
-SPOOLS_END_S = 1.0
+LAST_LOOK_S = 0.1
+"""An end takes two seconds at most: a last look, what ranks left, and then the collector."""
+SPOOLS_END_S = 0.4
 """So long at most it takes to read what ranks left, a full spool 0.15 s."""
 
 
@@ -183,7 +184,7 @@ class Traced:
 
     async def close(self) -> None:
         """See `Tracing`."""
-        with anyio.move_on_after(_LAST_LOOK_S, shield=True):
+        with anyio.move_on_after(LAST_LOOK_S, shield=True):
             await self._measure()
         self._end_life()
         self._trouble.ends()

@@ -15,9 +15,9 @@ from typing import Protocol
 
 from nvrx_telemetry.model import FinishedSpan
 
-LAST_SEND_S = 1.4
+LAST_SEND_S = 1.2
 """How long an end waits for the collector; then what is left is given up."""
-GIVE_UP_S = 0.4
+GIVE_UP_S = 0.3
 
 
 class Sender(Protocol):
