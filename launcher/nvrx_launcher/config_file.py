@@ -21,7 +21,11 @@ from nvrx_launcher.signals import signal_numbers
 from nvrx_launcher.streams import streams
 
 MOST_BYTES: Final = 1 << 20
-_NULL: Final = "tag:yaml.org,2002:null"
+_YAML: Final = "tag:yaml.org,2002:"
+_TAGS: Final = frozenset(
+    _YAML + kind for kind in ("str", "int", "float", "bool", "null", "timestamp", "value", "merge")
+)
+_NULL: Final = _YAML + "null"
 _KINDS: Final = {"scalar": "a single value", "sequence": "a list", "mapping": "a mapping"}
 
 # How a list or a mapping is spelled on the command line, for readers that take several values.
@@ -167,8 +171,9 @@ def _text(entry: _Entry, option: Option) -> str | None:
 
 
 def _scalar(entry: _Entry, node: yaml.ScalarNode) -> str | None:
-    if node.tag.startswith("!"):
-        _refuse(f"{entry.where}: {entry.key}: the tag {node.tag} means nothing here", "write the value alone")
+    if node.tag not in _TAGS:
+        tag = node.tag.replace(_YAML, "!!")
+        _refuse(f"{entry.where}: {entry.key}: the tag {tag} means nothing here", "write the value alone")
     return None if node.tag == _NULL else str(node.value)
 
 
@@ -185,6 +190,9 @@ def _item(entry: _Entry, node: yaml.Node, expected: str) -> str:
 
 def _section(entries: list[_Entry], path: str) -> _Entry | None:
     """The section of ft_launcher, which stands at any depth."""
+    named = [entry for entry in entries if entry.key == ft_section.NAME]
+    if len(named) > 1:
+        _refuse(f"{named[1].where}: {ft_section.NAME} is given twice", f"see {named[0].where}")
     waiting, seen = list(entries), set[int]()
     while waiting:
         entry = waiting.pop(0)
@@ -202,7 +210,11 @@ def _section(entries: list[_Entry], path: str) -> _Entry | None:
 
 def _section_rows(section: _Entry, path: str) -> list[ft_section.Row]:
     rows: list[ft_section.Row] = []
+    lines: dict[str, str] = {}
     for entry in _entries(section.value, path, f"settings of {ft_section.NAME}"):
+        if entry.key in lines:
+            _refuse(f"{entry.where}: {entry.key} is given twice", f"see {lines[entry.key]}")
+        lines[entry.key] = entry.where
         node = entry.value
         text = _scalar(entry, node) if isinstance(node, yaml.ScalarNode) else ""
         rows.append(ft_section.Row(entry.key, text, entry.where))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from nvrx_launcher.ctl.blank import BLANK, blanked
+from nvrx_launcher.ctl.blank import BLANK, NAMES_SECRET, blanked
 from nvrx_launcher.ctl.table import Cell, Column, table
 from nvrx_launcher.help_text import default_text
 from nvrx_launcher.option import Given, Option, Source
@@ -63,7 +63,7 @@ def _told(option: Option, given: Given) -> str:
     """A value in words."""
     if not given.by_user:
         return default_text(option) or ("false" if option.is_flag else "-")
-    return _without_secrets(given.text or "true")
+    return _without_secrets("true" if option.is_flag and not given.text else given.text)
 
 
 def _without_secrets(text: str) -> str:
@@ -93,7 +93,7 @@ def _data(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _data(item) for key, item in value.items()}
+        return {str(key): _data_of(str(key), item) for key, item in value.items()}
     if isinstance(value, NodeRange):
         return str(value.minimum) if len(set(value)) == 1 else f"{value.minimum}:{value.maximum}"
     if type(value) is tuple:
@@ -101,6 +101,11 @@ def _data(value: Any) -> Any:
     if isinstance(value, frozenset):
         return sorted(value)
     return _without_secrets(str(value))
+
+
+def _data_of(name: str, value: Any) -> Any:
+    """What stands under the name of a secret is one, whatever it looks like."""
+    return LEFT_OUT if NAMES_SECRET.search(name) else _data(value)
 
 
 def _file(line: CommandLine) -> Iterator[str]:

@@ -190,12 +190,14 @@ class Recorder:
         still_open: bool = False,
     ) -> None:
         """Append a span from `times_ns` to `times_ns`; one for which there is no room is lost."""
-        told = spool_line.line(name, me, parent.span_id, times_ns, attributes, error, still_open=still_open)
         try:
-            if os.fstat(self._descriptor).st_blocks * 512 < spool_line.LIMIT_BYTES:
+            told = spool_line.line(
+                name, me, parent.span_id, times_ns, attributes, error, still_open=still_open
+            )
+            if os.fstat(self._descriptor).st_blocks * 512 + len(told) < spool_line.LIMIT_BYTES:
                 os.write(self._descriptor, told)
-        except OSError:  # law 8: a span that cannot be kept changes nothing for the training
-            return
+        except (OSError, TypeError, ValueError, RuntimeError):
+            return  # law 8: a span that cannot be kept, or is no JSON, changes nothing for the training
 
 
 def _new_name(parent: SpanName) -> SpanName:

@@ -41,7 +41,7 @@ def read(text: bytes, resource: Mapping[str, Value]) -> list[tuple[FinishedSpan,
         try:
             data = json.loads(raw)
             found.append((_span(data, resource), bool(data.get("open"))))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             continue
     return found
 

@@ -35,6 +35,7 @@ def job(tmp_path, monkeypatch):
     ("text", "name", "value"),
     [
         ("max_restarts: 120", "max_restarts", 120),
+        ("max_restarts: !!int 120", "max_restarts", 120),
         ("max-restarts: 120", "max_restarts", 120),
         ('max_restarts: "120"', "max_restarts", 120),
         ("{max_restarts: 120}", "max_restarts", 120),
@@ -135,6 +136,12 @@ def test_a_pipe_is_read_as_a_file(tmp_path):
         ("warm_imports: [~]", "'nothing' cannot be one of several values", ""),
         ("hang_action: never", "hang_action: never: no such choice", "restart"),
         ("log_dir: !env HOME", "the tag !env means nothing here", "value alone"),
+        (
+            "max_restarts: !!python/name:os.system 3",
+            "the tag !!python/name:os.system means nothing",
+            "value alone",
+        ),
+        ("log_dir: !!binary bG9ncw==", "the tag !!binary means nothing here", "value alone"),
         ("lease_ttl: 9\nlease-ttl: 6", "job.yaml:2: lease-ttl is given twice", "job.yaml:1"),
         ("lease_ttl: 9\nlease_ttl: 9", "job.yaml:2: lease_ttl is given twice", "job.yaml:1"),
         ("takeover: true", "job.yaml:1: takeover cannot stand in a file", "--takeover on the command line"),
@@ -244,6 +251,11 @@ def test_a_file_of_somebody_else_is_read_for_its_section_alone(job):
         ("fault_tolerance: {xyz: 3}", "fault_tolerance has no xyz", "outside of fault_tolerance"),
         ("fault_tolerance:\n  segment: 4", "job.yaml:2: segment is not possible", "leave it out"),
         ("fault_tolerance:\n  rank_heartbeat_timeout: soon", "job.yaml:2: rank_heartbeat_timeout: soon: ", "90"),
+        (
+            "fault_tolerance:\n  rank_heartbeat_timeout: 3\n  rank_heartbeat_timeout: 9",
+            "job.yaml:3: rank_heartbeat_timeout is given twice", "see job.yaml:2",
+        ),
+        (NVIDIA + "\nfault_tolerance: {}\nfault_tolerance: {}", "fault_tolerance is given twice", "see job.yaml"),
         ("fault_tolerance: 3", "settings of fault_tolerance are `name: value`", ""),
     ],
 )  # fmt: skip

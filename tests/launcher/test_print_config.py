@@ -108,6 +108,30 @@ def test_no_secret_is_shown(printed):
         assert "(left out)" in out
 
 
+def test_no_secret_in_a_mapping_is_shown(printed):
+    for form in ("table", "json", "yaml"):
+        out, err = printed(
+            f"--print-config={form}", "--rdzv-conf", "password=hunter2,token=hunter2,timeout=3"
+        )
+        assert "hunter2" not in out + err
+        assert "(left out)" in out
+    values = json.loads(printed("--print-config=json", "--rdzv-conf", "token=hunter2,timeout=3")[0])[
+        "options"
+    ]
+    assert values["rdzv_conf"]["value"] == {"token": "(left out)", "timeout": "3"}
+
+
+def test_an_empty_value_is_shown_as_that(tmp_path):
+    line = parse(["--print-config=yaml", "--log-dir", "", "--standalone"], {})
+    text = print_config(line, "yaml", PLAIN, None)
+    assert 'log_dir: ""  # command line: --log-dir' in text
+    assert "standalone: true  # command line: --standalone" in text
+    (tmp_path / "again.yaml").write_text(text)
+    assert parse(["--config", str(tmp_path / "again.yaml"), "train.py"], {}).value("log_dir") == line.value(
+        "log_dir"
+    )
+
+
 def test_a_narrow_terminal_gets_narrow_lines():
     line = parse(["--rdzv-endpoint", ",".join(f"etcd{n}:2379" for n in range(9)), "--print-config"], {})
     assert max(map(len, print_config(line, "table", PLAIN, 80).splitlines())) <= 80

@@ -221,10 +221,45 @@ def test_a_spool_takes_no_more_than_its_limit(
     assert 100 < len(reader.drain()) < 400
 
 
+def test_a_span_larger_than_a_spool_leaves_those_after_it(reader: spool.SpoolReader) -> None:
+    told = rank(
+        reader,
+        f"""
+        with nvrx_telemetry.span("huge", {{"a": "x" * {spool_line.LIMIT_BYTES}}}):
+            pass
+        with nvrx_telemetry.span("after"):
+            pass
+        """,
+    )
+    assert told.returncode == 0, told.stderr
+    assert [span.name for span in reader.drain()] == ["after"]
+
+
+def test_a_span_that_cannot_be_spelled_changes_nothing(reader: spool.SpoolReader) -> None:
+    told = rank(
+        reader,
+        """
+        class Broken:
+            def __str__(self):
+                raise RuntimeError("CUDA error")
+        circle = []
+        circle.append(circle)
+        for value in (Broken(), circle, {("a",): 1}):
+            with nvrx_telemetry.span("lost", {"a": value}):
+                pass
+        with nvrx_telemetry.span("after"):
+            pass
+        """,
+    )
+    assert told.returncode == 0, told.stderr
+    assert [span.name for span in reader.drain()] == ["after"]
+
+
 @pytest.mark.parametrize(
     "line",
     [
         b"not json",
+        b"[" * 100_000,
         b"[]",
         b"{}",
         json.dumps({"name": "x", "trace": "1", "span": "2"}).encode(),

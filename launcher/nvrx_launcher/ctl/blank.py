@@ -13,7 +13,8 @@ _WORDS = (
     r"(?:token(?!iz)|passw(?:or)?d|\bpwd|secret|credential|cookie|authorization|headers"
     r"|api[-_]?key|[-_]key|[-_]key[-_]id)"
 )
-_NAME = re.compile(rf"(?i){_WORDS}|auth")
+NAMES_SECRET = re.compile(rf"(?i){_WORDS}|auth")
+"""Finds names of what is a secret."""
 _VALUE = r"\"(?:[^\"\\]|\\.)*\"|'[^']*'|[^\s,;\"']+"
 # A header takes the rest of its line, or of its quotes: `Authorization: Bearer x`.
 _HEADER = re.compile(r"(?i)((?:authorization|cookie|headers)[\"']?\s*[=:]\s*)([\"']?)[^\n\"']+")
@@ -50,7 +51,7 @@ def blanked_data(value: Any, name: str = "") -> Any:
     if isinstance(value, list):
         return _list(value)
     if isinstance(value, str):
-        return BLANK if _NAME.search(name) and name != "token" else blanked(value)
+        return BLANK if NAMES_SECRET.search(name) and name != "token" else blanked(value)
     return value
 
 
@@ -75,5 +76,7 @@ def _list(values: list[Any]) -> list[Any]:
     for value in values:
         option = isinstance(value, str) and value.startswith("-")
         found.append(BLANK if after_secret and isinstance(value, str) and not option else blanked_data(value))
-        after_secret = isinstance(value, str) and option and "=" not in value and bool(_NAME.search(value))
+        after_secret = (
+            isinstance(value, str) and option and "=" not in value and bool(NAMES_SECRET.search(value))
+        )
     return found
