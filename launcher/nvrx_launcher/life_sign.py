@@ -6,6 +6,9 @@ its keeper and ranks inherit the descriptor. Such a name belongs to a network na
 pod share and which lives as long as any process in it; it is free again when the last process that holds it has
 ended (unix(7), network_namespaces(7)). So where boot and network namespace are the same and nobody listens, nothing
 that kept its descriptors lives: agent and keeper are dead, and ranks die with their keeper.
+
+What a rank starts may close its descriptors, as Python's `subprocess` does. It dies with its container if the agent was
+the first process there; else, where agent and keeper are killed at once, it may live on unheard.
 """
 
 from __future__ import annotations

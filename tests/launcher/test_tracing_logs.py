@@ -66,7 +66,7 @@ async def test_two_that_look_at_once_count_once(tmp_path: Path) -> None:
             assert go_on.wait(30)
         return found
 
-    count = LogCount(slow)
+    count = LogCount(slow, answer_limit_s=60)
     count.begin(folder)
     found: list[int] = []
 
@@ -92,3 +92,27 @@ async def test_a_file_that_shrinks_takes_nothing_back(tmp_path: Path) -> None:
     assert await count.new_bytes(lambda: [folder]) == 0
     written(folder, 4)
     assert await count.new_bytes(lambda: [folder]) == 4
+
+
+async def test_a_disk_that_does_not_answer_holds_nobody_and_is_asked_once(tmp_path: Path) -> None:
+    folder = written(tmp_path, 10)
+    answers, left, asked = threading.Event(), threading.Event(), []
+
+    def sizes(folders: Iterable[Path]) -> dict[Path, int]:
+        asked.append(folders)
+        answers.wait()
+        left.set()
+        return log_bytes(folders)
+
+    count = LogCount(sizes, answer_limit_s=0.05)
+    count.begin(folder)
+    with anyio.fail_after(10):
+        assert await count.new_bytes(lambda: [folder]) == 0
+        assert await count.new_bytes(lambda: [folder]) == 0
+    assert len(asked) == 1
+    answers.set()
+    left.wait()
+    with anyio.fail_after(10):
+        while (new := await count.new_bytes(lambda: [folder])) == 0:
+            await anyio.lowlevel.checkpoint()
+    assert new == 10
