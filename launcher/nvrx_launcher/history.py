@@ -75,7 +75,9 @@ class History:
         else:
             raw["round"] = told.round
         if told.kind is Told.REPORT:
-            raw["ends"] = [] if told.own else [_brief(end) for end in raw.get("ends", ())]
+            ends = raw.get("ends")
+            others = ends if isinstance(ends, list) and not told.own else ()
+            raw["ends"] = [_brief(end) for end in others if isinstance(end, dict)]
         about = {"record": told.kind.value, "attempt": told.attempt}
         self._file.append(orjson.dumps({**about, **raw}) + b"\n")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 
+from nvrx_async.job.conditions import MOST_STEP
 from nvrx_async.probe import QuestionRefusedError
 from nvrx_async.ranklink.page import H_TELL, Page
 
@@ -44,6 +45,8 @@ class StepWaits:
         number, step, within_s = payload.get("round"), payload.get("step"), payload.get("within_s")
         if not (isinstance(number, int) and isinstance(step, int) and isinstance(within_s, int | float)):
             raise QuestionRefusedError("a round, a step and a time are needed")
+        if not 0 <= step <= MOST_STEP:
+            raise QuestionRefusedError(f"a step is a number from 0 to {MOST_STEP}")
         if len(self._wanted) >= MOST:
             raise QuestionRefusedError(f"{MOST} others wait for a step here already")
         token = object()

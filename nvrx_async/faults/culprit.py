@@ -7,6 +7,7 @@ work of its own, or at another place than all others. Where nobody stands out, n
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -179,13 +180,7 @@ def culprit(states: Sequence[RankState]) -> Blame:
         return _blame(stalled, f"{_doing(stalled[0])}, the others get on", states)
     if len(alive) == 1:
         return _blame(alive, _doing(alive[0]), states)
-    places = Counter(one.place for one in alive if one.place)
-    where = f" at {places.most_common(1)[0][0]}" if places else ""
-    hint = "; if one left a collective out, TORCH_DISTRIBUTED_DEBUG=DETAIL makes torch tell which"
-    all_wait = len(waiting) == len(alive)
-    return Blame(
-        None, f"{len(alive)} ranks make no progress{where}, and none stands out{hint if all_wait else ''}"
-    )
+    return Blame(None, _nobody(alive, states))
 
 
 def _ends_late(one: RankState, alive: Sequence[RankState]) -> bool:
@@ -200,6 +195,23 @@ def _blame(found: Sequence[RankState], what: str, states: Sequence[RankState]) -
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     step = f", last at step {one.step}" if one.step is not None else ""
     return Blame(one.rank, f"rank {one.rank} on {one.node}{more} {what}{step}{wait}")
+
+
+def _nobody(alive: Sequence[RankState], states: Sequence[RankState]) -> str:
+    """What there is to say where no rank stands out: where most of them are, and who was done before."""
+    places = Counter(one.place for one in alive if one.place)
+    place, there = places.most_common(1)[0] if places else ("", 0)
+    where = f" at {place}" if there == len(alive) else f", {there} of them at {place}" if there > 1 else ""
+    said = f"{len(alive)} ranks make no progress{where}, and none stands out"
+    over = [one for one in states if one.ended and one.done]
+    if over:
+        one = min(over, key=lambda one: (math.inf if one.step is None else one.step, one.rank))
+        step = f" at step {one.step}" if one.step is not None else ""
+        more = f", and {len(over) - 1} more" if len(over) > 1 else ""
+        said += f"; rank {one.rank} on {one.node} had said that training is over{step}, and was gone{more}"
+    if all(one.waits for one in alive):
+        said += "; if one left a collective out, TORCH_DISTRIBUTED_DEBUG=DETAIL makes torch tell which"
+    return said
 
 
 def _doing(one: RankState) -> str:

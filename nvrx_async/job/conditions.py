@@ -11,7 +11,9 @@ from nvrx_async.job.errors import NoSuchError
 from nvrx_async.job.status import JobState, JobStatus
 
 FORMS = "running, ended, round=N or step=N"
-_NUMBERED = re.compile(r"(round|step)=(\d+)")
+_NUMBERED = re.compile(r"(round|step)=(\d{1,19})")
+MOST_STEP = 2**63 - 2
+"""What stands on a rank's page is a step plus 1, in 64 bits with a sign."""
 
 
 class Answer(Enum):
@@ -45,6 +47,8 @@ def condition(text: str) -> Condition:
     if numbered is None:
         raise NoSuchError(f"nobody can wait for {text!r}", f"it is one of: {FORMS}")
     number = int(numbered[2])
+    if number > MOST_STEP:
+        raise NoSuchError(f"nobody can wait for {text!r}", f"a number is {MOST_STEP} at most")
     if numbered[1] == "round":
         return Condition(text, lambda status: _round(status, number))
     return Condition(text, lambda status: _step(status, number), step=number)

@@ -191,7 +191,7 @@ class Rank(Reports):
         """
         words = self.words
         words[H_ASKED] = step + 1
-        if words[H_TELL]:
+        if words[H_TELL] and not words[H_FIRST_STEP]:  # else it is progress that counts
             self._tell(step)
         stop = words[H_STOP]
         if stop == layout.STOP_NONE:
@@ -232,9 +232,11 @@ class Rank(Reports):
             self._link = None
 
     def _tell(self, step: int) -> None:
-        """Tell the agent of a step that somebody waits for, once."""
+        """Tell the agent of a step that somebody waits for, once; again if the count began anew before it."""
         wanted = self.words[H_TELL]
-        if step + 1 >= wanted != self._told and self._link is not None:
+        if step + 1 < wanted:
+            self._told = 0
+        elif wanted != self._told and self._link is not None:
             self._told = wanted
             self._link.send(StepReached(self.round, self.rank, step))
 
@@ -356,9 +358,23 @@ def _offer_stacks(path: str | None) -> int:
     if number:
         # The interpreter gives the signal back when it ends, and a collective may end long after that: a rank that
         # is asked for its stacks then must not die of it. What it starts inherits a handled signal as the default.
-        signal.signal(number, signal.SIG_IGN)
+        _ignore(number)
         faulthandler.register(number, file=fd, all_threads=True)
     return int(number)
+
+
+def _ignore(number: int) -> None:
+    """Ignore a signal; in another than the main thread by the system's signal(2), which asks for no certain thread."""
+    import signal  # noqa: PLC0415 - not needed without an agent
+    import threading  # noqa: PLC0415 - only for its main thread
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(number, signal.SIG_IGN)
+        return
+    import ctypes  # noqa: PLC0415 - torch loads it anyway, a helper need not
+
+    sig_ign = 1
+    ctypes.CDLL(None).signal(number, ctypes.c_void_p(sig_ign))
 
 
 def _allow_tracing(pid: int) -> None:

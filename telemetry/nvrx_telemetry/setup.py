@@ -26,6 +26,8 @@ _DELAY_MS = 5000.0
 _INTERVAL_MS = 60_000.0
 _QUEUE = 8192
 _BATCH = 512
+_MOST = 2**31 - 1
+"""More than that no timer and no queue takes."""
 
 
 class Protocol(Enum):
@@ -157,4 +159,4 @@ def _number(environment: Mapping[str, str], name: str, default: float) -> float:
         value = float(environment.get(name, ""))
     except ValueError:
         return default
-    return value if 0 < value < inf else default
+    return min(value, _MOST) if 0 < value < inf else default

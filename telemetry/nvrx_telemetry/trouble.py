@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +12,9 @@ _ABORTED = ("Shutdown in progress", "Exporter already shutdown")
 
 _GIVEN_UP = "due to timeout, max retries or shutdown"
 """In the exporters' last line on a batch; what was wrong stands in those before it."""
+
+_USER = re.compile(r"//[^/\s@'\"]+@")
+_HEADER = re.compile(r"(header value: ).*", re.DOTALL)
 
 QUIET_S = 600.0
 """A collector that comes and goes is spoken of once in so long."""
@@ -52,7 +56,7 @@ class Trouble:
             if not first or quiet:
                 return
             self._told_s = now_s
-            text = f": {self._reason}" if self._reason else ""
+            text = f": {_without_secrets(self._reason)}" if self._reason else ""
         then = "the last of it is lost" if self._ends else "the job goes on, it is tried again"
         self._tell(f"telemetry cannot be delivered to {self._where}{text}; {then}")
 
@@ -60,3 +64,8 @@ class Trouble:
         """Something was delivered."""
         with self._lock:
             self._lasts, self._reason = False, ""
+
+
+def _without_secrets(reason: str) -> str:
+    """What exporters say, without the user of an endpoint and the value of a header, which they quote."""
+    return _HEADER.sub(r"\1(left out)", _USER.sub("//", reason))

@@ -81,6 +81,18 @@ def test_nobody_is_blamed_where_nobody_stands_out():
     blame = culprit([rank(n, *WAITS) for n in range(4)])
     assert blame.rank is None
     assert "none stands out" in blame.sentence
+
+
+def test_where_nobody_stands_out_the_line_is_told_that_ranks_share_and_who_was_done_before():
+    def at(number: int, line: int, *, step: int = 20) -> RankState:
+        return rank(number, Frame("/home/u/train.py", line, "poll"), step=step)
+
+    over = rank(3, step=20, ended=True, done=True, hung=False)
+    apart = culprit([at(0, 3), at(1, 5), at(2, 7), over]).sentence
+    assert "train.py" not in apart, "each is at a line of its own"
+    assert "rank 3 on h1 had said that training is over at step 20, and was gone" in apart
+    assert "2 of them at train.py:3 in poll" in culprit([at(0, 3), at(1, 3), at(2, 7), at(4, 8)]).sentence
+    assert "4 ranks make no progress at train.py:3" in culprit([at(n, 3) for n in range(4)]).sentence
     assert culprit([rank(0, *WAITS), rank(1, ALL_REDUCE, LOAD)]).rank is None
 
 

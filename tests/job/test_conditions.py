@@ -37,3 +37,11 @@ def test_a_condition(text, seen, answer):
 def test_what_nobody_can_wait_for(text):
     with pytest.raises(NoSuchError, match="running, ended, round=N or step=N"):
         condition(text)
+
+
+@pytest.mark.parametrize("text", [f"step={2**63 - 1}", f"round={2**63}"])
+def test_a_number_that_nothing_can_hold(text):
+    assert condition(f"step={2**63 - 2}").step == 2**63 - 2
+    with pytest.raises(NoSuchError) as caught:
+        condition(text)
+    assert "at most" in caught.value.hint

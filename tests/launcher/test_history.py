@@ -108,6 +108,9 @@ def test_what_no_agent_wrote_is_passed_over(tmp_path):
     for value in (b"", b"not json", b"[]", b"3"):
         history.add_told(ToldRecord(Told.DONE, 0, 1, value, own=False))
     assert not (tmp_path / "h").exists()
+    for ends in ("null", "3", '[3, null, "x"]'):
+        history.add_told(ToldRecord(Told.REPORT, 0, 1, b'{"ends":%s}' % ends.encode(), own=False))
+    assert [json.loads(line)["ends"] for line in (tmp_path / "h").read_text().splitlines()] == [[], [], []]
 
 
 def test_a_thread_writes_in_order(tmp_path):

@@ -121,7 +121,36 @@ async def test_the_end_of_the_round_ends_the_wait(node):
     assert caught.group_contains(QuestionRefusedError, match="no rank of that round")
 
 
-@pytest.mark.parametrize("payload", [{}, {"round": 4, "step": "7", "within_s": 1}, question(3, number=5)])
+async def test_a_step_is_told_again_when_the_count_began_anew_and_should_stop_does_not_stand_for_it(node):
+    with anyio.fail_after(15):  # less than what asking again would take
+        for before in (7, 1):
+            node.step(before)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(node.waits.answer, question(5))
+            await until(lambda: node.pages[1].words[H_TELL] == 6)
+            node.step(5)
+        node.step(2)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(node.waits.answer, question(5))
+            await until(lambda: node.pages[1].words[H_TELL] == 6)
+            node.step(4)
+            for rank in node.ranks:
+                rank.should_stop(5)  # asks of the step to come
+            await anyio.sleep(2 * step_waits.SEEN_AFTER_S)  # the agent looks, and finds no such step
+            node.step(5)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {},
+        {"round": 4, "step": "7", "within_s": 1},
+        question(3, number=5),
+        question(2**63 - 1),
+        question(2**80),
+        question(-3),
+    ],
+)
 async def test_what_makes_no_sense_is_refused(node, payload):
     with pytest.raises(QuestionRefusedError):
         await node.waits.answer(payload)

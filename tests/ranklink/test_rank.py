@@ -25,7 +25,7 @@ from nvrx_async.ranklink.messages import (
     StepReached,
     from_wire,
 )
-from nvrx_async.ranklink.page import H_STOP, H_TELL, SIZE_BYTES, STOP_HOLD, Page, PageView
+from nvrx_async.ranklink.page import H_SIGNAL, H_STOP, H_TELL, SIZE_BYTES, STOP_HOLD, Page, PageView
 from nvrx_async.ranklink.rank import Rank
 
 
@@ -339,7 +339,8 @@ def test_a_step_that_is_waited_for_is_told_once(page, tmp_path):
             for step in range(6, 12):
                 rank.progress(step=step)
             page.words[H_TELL] = 31
-            assert not rank.should_stop(30)
+            assert not rank.should_stop(30), "progress counts where it is told"
+            rank.progress(step=30)
         with connection:
             heard = b"".join(iter(lambda: connection.recv(1 << 16), b""))
     told = [from_wire(raw) for raw in frames.Decoder().feed(heard)]
@@ -400,6 +401,22 @@ def test_more_threads_names_and_sections_than_there_are_places(page):
             thread.join()
         assert not seen(page).sections
         assert len(seen(page).names) <= 32
+
+
+def test_a_thread_that_is_not_the_main_one_connects_and_offers_stacks(page, tmp_path):
+    path = tmp_path / "stacks.txt"
+    script = (
+        "import os, signal, threading, time, nvrx_async\n"
+        "def train():\n"
+        "    with nvrx_async.connect() as rank: rank.progress(step=4)\n"
+        "thread = threading.Thread(target=train); thread.start(); thread.join()\n"
+        f"import mmap; words = memoryview(mmap.mmap(os.open({page.path!r}, os.O_RDWR), 0)).cast('q')\n"
+        f"os.kill(os.getpid(), words[{H_SIGNAL}])\n"
+    )
+    environment = {**os.environ, STACKS_VARIABLE: str(path)}
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True, timeout=60)
+    assert "most recent call first" in path.read_text()
+    assert seen(page).step == 4
 
 
 def test_stacks_are_written_on_the_signal(page, tmp_path, monkeypatch):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import threading
+from collections import deque
 
 import pytest
 from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
@@ -163,6 +165,16 @@ def test_numbers_that_are_none_turn_nothing_off(text: str) -> None:
     assert 0 < config.delay_s < 100
 
 
+def test_numbers_beyond_all_measure_are_what_timers_and_queues_take() -> None:
+    names = ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "OTEL_BSP_MAX_QUEUE_SIZE", "OTEL_BSP_SCHEDULE_DELAY")
+    environment = {ON: "http://c", **dict.fromkeys((*names, "OTEL_METRIC_EXPORT_INTERVAL"), "1e300")}
+    config, _ = telemetry_config(environment, None, None)
+    assert config is not None
+    deque[int](maxlen=config.queue)
+    for seconds in (config.delay_s, config.interval_s):
+        assert 1e6 < seconds < threading.TIMEOUT_MAX
+
+
 @pytest.mark.parametrize(
     ("endpoint", "shown"),
     [
@@ -174,6 +186,21 @@ def test_numbers_that_are_none_turn_nothing_off(text: str) -> None:
 )
 def test_no_password_is_shown(endpoint: str, shown: str) -> None:
     assert without_password(endpoint) == shown
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "No connection adapters were found for 'junk://me:hunter2@c:4318/v1/traces'",
+        "Invalid return character(s) in header value: 'Bearer\nhunter2'",
+    ],
+)
+def test_a_reason_shows_no_secret(reason: str) -> None:
+    told: list[str] = []
+    Trouble("http://c", told.append).failed(reason)
+    assert "hunter2" not in told[0]
+    assert reason[:20] in told[0]
+    assert told[0].endswith("; the job goes on, it is tried again")
 
 
 def test_what_cannot_be_sent_at_the_end_is_told_with_its_reason() -> None:

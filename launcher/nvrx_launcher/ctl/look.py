@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime
 
 import anyio
 
-from nvrx_async.etcd import EtcdClient
+from nvrx_async.etcd import EtcdClient, UnavailableError
 from nvrx_async.job.client import JobClient
 from nvrx_async.job.patience import Absence
 from nvrx_async.job.reader import run_ids
 from nvrx_async.job.status import JobStatus
 from nvrx_launcher.ctl import text_jobs
 from nvrx_launcher.ctl.errors import NothingFoundError
-from nvrx_launcher.ctl.place import EtcdOptions, connected, job_client, places
+from nvrx_launcher.ctl.place import EtcdOptions, Place, connected, job_client, places
 from nvrx_launcher.ctl.screen import Screen, as_data, json_line, screen_for
 
 REFRESH_S = 1.0
@@ -26,17 +26,38 @@ _AT_ONCE = 16
 
 async def ps(options: EtcdOptions, screen: Screen) -> int:
     """All jobs of all etcds that are known."""
-    found = await all_jobs(options)
+
+    def warn(place: Place, error: UnavailableError) -> None:
+        jobs = ", ".join(place.run_ids)
+        sys.stderr.write(
+            f"{screen.palette.warning('warning:')} {error.cause} for {jobs} ({','.join(place.endpoints)})\n"
+        )
+
+    found = await all_jobs(options, warn)
     screen.emit_all("JobList", found, lambda: text_jobs.jobs(found, screen))
     return 0
 
 
-async def all_jobs(options: EtcdOptions) -> list[JobStatus]:
-    """The living jobs first, the newest of them on top."""
+async def all_jobs(
+    options: EtcdOptions, silent: Callable[[Place, UnavailableError], None] | None = None
+) -> list[JobStatus]:
+    """The living jobs first, the newest of them on top. `silent` is told of each etcd of several that does not answer.
+
+    Raises:
+        EtcdError: none of them answers.
+    """
     found: list[JobStatus] = []
-    for place in await places(options):
-        async with connected(options, place.endpoints) as client:
-            found += await summaries(client)
+    known, away = await places(options), 0
+    for place in known:
+        try:
+            async with connected(options, place.endpoints) as client:
+                found += await summaries(client)
+        except UnavailableError as error:
+            away += 1
+            if away == len(known):
+                raise
+            if silent is not None:
+                silent(place, error)
     found.sort(key=lambda status: status.created_utc, reverse=True)
     found.sort(key=lambda status: status.state.is_over)
     return found
@@ -159,7 +180,7 @@ async def wait(
     """Wait until something holds."""
     async with job_client(options, run_id) as job:
         found = await job.wait_for(condition, timeout_s=timeout_s)
-    screen.emit("JobStatus", found, lambda: [text_jobs.head(found, screen)[0]])
+    screen.emit("JobStatus", found, lambda: [text_jobs.head(found, _now(screen))[0]])
     return 0
 
 

@@ -1,0 +1,49 @@
+"""`nvrx ps` where several jobs of this machine have an etcd of their own, and not all of these answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from nvrx_async.etcd import UnavailableError
+from nvrx_async.job.status import JobState, JobStatus
+from nvrx_launcher.ctl import look
+from nvrx_launcher.ctl.place import EtcdOptions, Place
+from nvrx_launcher.ctl.screen import screen_for
+
+HERE, GONE = Place(("here:1",), ("a",)), Place(("gone:2",), ("b", "c"))
+
+
+def among(monkeypatch: pytest.MonkeyPatch, known: Sequence[Place]) -> None:
+    async def places(_: EtcdOptions) -> Sequence[Place]:
+        return known
+
+    @asynccontextmanager
+    async def connected(_: EtcdOptions, endpoints: tuple[str, ...]) -> AsyncIterator[tuple[str, ...]]:
+        yield endpoints
+
+    async def summaries(endpoints: tuple[str, ...]) -> list[JobStatus]:
+        if endpoints == GONE.endpoints:
+            raise UnavailableError("no etcd endpoint answered")
+        return [JobStatus("a", 0, JobState.RUNNING, "", "", (), 0, 1, 1, 1)]
+
+    monkeypatch.setattr(look, "places", places)
+    monkeypatch.setattr(look, "connected", connected)
+    monkeypatch.setattr(look, "summaries", summaries)
+
+
+@pytest.mark.parametrize("known", [(GONE, HERE), (HERE, GONE)])
+async def test_an_etcd_that_is_silent_hides_no_job_of_another(known, monkeypatch, capsys):
+    among(monkeypatch, known)
+    assert await look.ps(EtcdOptions(()), screen_for("table")) == 0
+    told = capsys.readouterr()
+    assert "a    running" in told.out
+    assert "no etcd endpoint answered for b, c (gone:2)" in told.err
+
+
+async def test_where_none_answers_that_is_the_answer(monkeypatch):
+    among(monkeypatch, (GONE, GONE))
+    with pytest.raises(UnavailableError):
+        await look.all_jobs(EtcdOptions(()))
