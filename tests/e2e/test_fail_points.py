@@ -142,8 +142,9 @@ def test_a_recorded_run_passes_no_point_but_those_that_are_tried(job: Stage) -> 
     }
     tried = {point.partition("#")[0] for point in POINTS}
     assert passed <= tried
-    # On a busy machine the other agent may see its rank fall, and interrupt, before this one does.
-    assert tried - passed <= {"Commit:interrupt:1"}
+    # On a busy machine the other agent may see its rank fall, and interrupt, before this one does; and word of the
+    # outcome may come before the answer to the commit that wrote it, so that nothing is left to be done after it.
+    assert tried - passed <= {"Commit:interrupt:1", "Commit:outcome:1"}
 
 
 @pytest.mark.timeout(150)

@@ -114,11 +114,17 @@ def _worlds_of_both(theirs: Result, ours: Result) -> list[tuple[str, Mapping[str
 def test_what_reaches_the_console(played: Played) -> None:
     for line, (theirs, ours) in played.items():
         if theirs.codes == ours.codes == (0,):
-            assert _said(ours) == _said(theirs), line.shown
+            said = _said(theirs.output)
+            # torchrun's reader of files may end before a rank's last lines are in them; they stand in the files.
+            lost = _said("\n".join(theirs.files.values())) if _TEES.search(line.options) else set()
+            assert said <= _said(ours.output) <= said | lost, line.shown
 
 
-def _said(result: Result) -> set[str]:
-    return set(re.findall(r"(?:out|err) of \d", result.output))
+_TEES = re.compile(r"(?:^|\s)(?:-t|--tee)[ =]")
+
+
+def _said(text: str) -> set[str]:
+    return set(re.findall(r"(?:out|err) of \d", text))
 
 
 def test_files(played: Played) -> None:

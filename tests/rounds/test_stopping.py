@@ -6,8 +6,8 @@ import signal
 from dataclasses import replace
 
 import pytest
+from member_kit import running
 from rounds_kit import KEYS, all_of, only
-from test_member import running
 
 from nvrx_async.job.codec import decode
 from nvrx_async.job.records import STOP, Purpose, Round, Stop, StopPhase, StopVote
