@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 
 from nvrx_async.job.conditions import MOST_STEP
+from nvrx_async.job.live import REACHED_WITHIN_S
 from nvrx_async.probe import QuestionRefusedError
 from nvrx_async.ranklink.page import H_TELL, Page
 
@@ -37,7 +38,7 @@ class StepWaits:
     async def answer(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
         """A handler of the probe port: answers once all ranks of `round` here have come to `step`.
 
-        Within `within_s` at the latest, with `reached` false: whoever asks then asks again.
+        Within `within_s` (of at most `REACHED_WITHIN_S`), with `reached` false: whoever asks then asks again.
 
         Raises:
             QuestionRefusedError: that round is not watched here, or too many wait already.
@@ -52,7 +53,7 @@ class StepWaits:
         token = object()
         self._wanted[token] = step
         try:
-            with anyio.move_on_after(within_s):
+            with anyio.move_on_after(min(within_s, REACHED_WITHIN_S)):
                 await self._reached(number, step)
                 return {"reached": True}
             return {"reached": False}

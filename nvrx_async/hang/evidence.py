@@ -23,7 +23,7 @@ from nvrx_async.faults.culprit import Frame, RankState, as_extra
 from nvrx_async.hang.flight_recorder import dump
 from nvrx_async.hang.outside import STOPPED, Sample
 from nvrx_async.hang.store_contact import store_trouble
-from nvrx_async.ranklink.page import PageView
+from nvrx_async.ranklink.page import PageView, ThreadView
 
 LOOKS_AFTER_S = (0.03, 0.1, 0.3, 0.5)
 """When the stacks are read after they were asked for: a rank announces to nobody that it has written them."""
@@ -84,7 +84,7 @@ async def gather(asked: Sequence[Asked], within_s: float) -> dict[int, RankState
 async def _state(rank: Asked, py_spy: str | None) -> RankState:
     """One rank, asked by the way that works for it."""
     text = await _by_signal(rank)
-    frames = _frames_of(text, rank.page.main_ident if rank.page else 0) if text else ()
+    frames = _own_frames(text, rank.page) if text and rank.page else ()
     if not frames and py_spy is not None and rank.pid > 0:
         frames = await _by_py_spy(py_spy, rank)
     state = _reported(rank, frames)
@@ -141,7 +141,7 @@ async def _by_signal(rank: Asked) -> str:
 
 
 async def _by_py_spy(program: str, rank: Asked) -> tuple[Frame, ...]:
-    """The main thread's frames as py-spy sees them from outside; it does not stop the rank."""
+    """The training thread's frames, or the main one's, as py-spy sees them from outside; it does not stop the rank."""
     output = b""
     command = [program, "dump", "--nonblocking", "--pid", str(rank.pid)]
     with anyio.move_on_after(PY_SPY_WITHIN_S), contextlib.suppress(OSError):
@@ -153,16 +153,32 @@ async def _by_py_spy(program: str, rank: Asked) -> tuple[Frame, ...]:
     text = output.decode("utf-8", "replace")
     if text:
         await aside(_append, rank.folder / "stacks.txt", text)
-    main = text.partition(f"Thread {rank.pid} ")[2].partition("\nThread ")[0]
+    trains = _trains(rank.page) if rank.page is not None else None
+    numbers = (*((trains.native_id,) if trains is not None else ()), rank.pid)
+    parts = (text.partition(f"Thread {number} ")[2].partition("\nThread ")[0] for number in numbers)
+    shown = next((part for part in parts if part), "")
     return tuple(
         Frame(_absolute(one["file"]), int(one["line"]), one["function"])
-        for one in _PY_SPY_FRAME.finditer(main)
+        for one in _PY_SPY_FRAME.finditer(shown)
     )
 
 
 def _absolute(file: str) -> str:
     """A short name is told from the root of its package on; who waits is known by the folders above a file."""
     return file if file.startswith(("/", "<")) else f"/{file}"
+
+
+def _own_frames(text: str, page: PageView) -> tuple[Frame, ...]:
+    """Frames of the thread that trains, where another than the main one does and still lives; else of the main one."""
+    trains = _trains(page)
+    frames = _frames_of(text, trains.ident) if trains is not None else ()
+    return frames or _frames_of(text, page.main_ident)
+
+
+def _trains(page: PageView) -> ThreadView | None:
+    """The thread that has reported steps, until training is over."""
+    spoken = page.principal
+    return spoken if spoken is not None and spoken.step is not None and page.done_s is None else None
 
 
 def _frames_of(text: str, ident: int) -> tuple[Frame, ...]:

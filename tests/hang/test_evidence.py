@@ -8,7 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -16,6 +17,8 @@ import pytest
 
 from nvrx_async.hang import evidence
 from nvrx_async.hang.evidence import Asked, gather
+from nvrx_async.ranklink.messages import PAGE_VARIABLE, SOCKET_VARIABLE, STACKS_VARIABLE
+from nvrx_async.ranklink.page import Page
 
 WAITS = """Process {pid}: python train.py
 Python v3.11.7 (/usr/bin/python3.11)
@@ -69,6 +72,44 @@ async def test_without_any_help_there_is_what_the_kernel_says(tmp_path, monkeypa
     assert state.state in RUNS
     assert (state.frames, state.hung, kept["late_s"]) == ((), True, 0.25)
     assert kept["threads"][0]["state"] in RUNS
+
+
+TRAINS_ASIDE = """
+import threading, nvrx_async
+def train():
+    with nvrx_async.connect() as rank:
+        rank.progress(step=3)
+        print("trains", flush=True)
+        threading.Event().wait()
+thread = threading.Thread(target=train)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.fixture
+def trains_aside(tmp_path: Path) -> Iterator[Asked]:
+    """A rank whose main thread waits for the one that trains."""
+    with closing(Page.create(0, 2)) as page:
+        reports = {
+            PAGE_VARIABLE: page.path,
+            SOCKET_VARIABLE: str(tmp_path / "nobody.sock"),
+            STACKS_VARIABLE: str(tmp_path / "stacks.txt"),
+        }
+        program, environment = [sys.executable, "-c", TRAINS_ASIDE], {**os.environ, **reports}
+        with subprocess.Popen(program, env=environment, stdout=subprocess.PIPE) as started:
+            assert started.stdout is not None
+            assert started.stdout.readline() == b"trains\n"
+            yield replace(asked(started.pid, tmp_path), page=page.view(time.monotonic_ns()))
+            started.kill()
+
+
+async def test_the_thread_that_trains_is_shown_where_it_is_not_the_main_one(trains_aside, monkeypatch):
+    monkeypatch.setattr(evidence.shutil, "which", lambda _: None)
+    state = (await gather([trains_aside], within_s=20))[2]
+    shown = [frame.function for frame in state.frames]
+    assert "train" in shown
+    assert "<module>" not in shown
 
 
 @pytest.mark.parametrize("full", [True, False], ids=["current", "early version"])

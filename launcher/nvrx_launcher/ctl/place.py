@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import anyio.to_thread
 
@@ -16,8 +16,9 @@ from nvrx_async.etcd.config import Credentials, EtcdConfig, Tls
 from nvrx_async.job.client import JobClient
 from nvrx_async.job.errors import NoSuchJobError
 from nvrx_async.job.names import nearest
+from nvrx_async.job.reached import Ask
 from nvrx_async.probe.client import ask
-from nvrx_async.probe.errors import ProbeError
+from nvrx_async.probe.errors import ProbeError, UntrustedError
 from nvrx_launcher.ctl.errors import NoEtcdError
 from nvrx_launcher.etcd_password import credentials_of
 
@@ -119,9 +120,28 @@ async def connected(options: EtcdOptions, endpoints: tuple[str, ...]) -> AsyncIt
 async def job_client(options: EtcdOptions, run_id: str) -> AsyncIterator[JobClient]:
     """A client of one job, which reaches its agents too."""
     place = await place_of(options, run_id)
-    question = functools.partial(ask, token=options.job_token or None)
+    question = asking(options.job_token or None)
     async with connected(options, place.endpoints) as client:
         yield JobClient(client, run_id, ask=question, silence=(ProbeError, OSError), away=_warn)
+
+
+def asking(token: str | None) -> Ask:
+    """How agents are asked. That they do not accept the token is said once: whoever waits would wait for nothing."""
+    told: list[str] = []
+
+    async def question(
+        address: str, kind: str, payload: Mapping[str, Any], timeout_s: float
+    ) -> Mapping[str, Any]:
+        try:
+            return await ask(address, kind, payload, timeout_s, token=token)
+        except UntrustedError as error:
+            if not told:
+                told.append(address)
+                sys.stderr.write(f"warning: the agent at {error}\n")
+                sys.stderr.flush()
+            raise
+
+    return question
 
 
 def _warn(error: UnavailableError) -> None:
