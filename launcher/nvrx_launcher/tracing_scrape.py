@@ -57,7 +57,7 @@ async def _accept(
             try:
                 stream = await listener.accept()
             except OSError:  # no descriptor is left: those who wait are served when one is
-                await anyio.sleep(ACCEPT_AGAIN_S)
+                await anyio.sleep_until(anyio.current_time() + ACCEPT_AGAIN_S)
                 continue
             try:
                 places.acquire_on_behalf_of_nowait(stream)
