@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import errno
 import threading
 from collections.abc import Callable
 from typing import TypeVar, TypeVarTuple
@@ -18,7 +19,11 @@ Arguments = TypeVarTuple("Arguments")
 
 
 async def aside(work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-    """Do the work in a thread of its own and return what comes of it; a caller that is cancelled leaves it alone."""
+    """Do the work in a thread of its own and return what comes of it; a caller that is cancelled leaves it alone.
+
+    Raises:
+        OSError: no thread can be started (EAGAIN), such as where a container may have no more of them.
+    """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[Result] = loop.create_future()
 
@@ -40,5 +45,8 @@ async def aside(work: Callable[[*Arguments], Result], *arguments: *Arguments) ->
                 loop.call_soon_threadsafe(settle, result)
 
     context = contextvars.copy_context()
-    threading.Thread(target=do, name="aside", daemon=True).start()
+    try:
+        threading.Thread(target=do, name="aside", daemon=True).start()
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, f"{error}; the limit of processes and threads is reached") from error
     return await outcome

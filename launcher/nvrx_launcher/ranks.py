@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -389,7 +390,7 @@ class NodeRanks:
         """When the script last wrote the file that tells of its progress; nothing is known without one."""
         path, written_s = self._workers.progress_file, None
         if path is not None:
-            with anyio.move_on_after(TAIL_LIMIT_S):
+            with anyio.move_on_after(TAIL_LIMIT_S), suppress(OSError):
                 written_s = await aside(_written_s, path)
         return {} if written_s is None else {"file_s": written_s}
 
@@ -435,7 +436,7 @@ class NodeRanks:
         if running.fenced:
             return replace(bare, kind=FaultKind.FENCED, detail="killed by the keeper at its deadline")
         tail, recorded = "", None
-        with anyio.move_on_after(TAIL_LIMIT_S):
+        with anyio.move_on_after(TAIL_LIMIT_S), suppress(OSError):
             tail = await aside(_tail, command.stderr_path)
             if event.exit_code != 0:
                 path = Path(command.env["TORCHELASTIC_ERROR_FILE"])

@@ -43,8 +43,11 @@ class LogCount:
                 return 0
             self._asks = True
             still, sizes = set(alive()), dict[Path, int]()
-            with anyio.move_on_after(self._answer_limit_s):
-                sizes = await aside(self._ask, tuple(self._counted))
+            try:
+                with anyio.move_on_after(self._answer_limit_s):
+                    sizes = await aside(self._ask, tuple(self._counted))
+            except OSError:  # no thread is left for it
+                self._asks = False
             new = sum(max(size - self._counted[folder], 0) for folder, size in sizes.items())
             for folder, size in sizes.items():
                 if folder in still:

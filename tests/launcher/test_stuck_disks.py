@@ -5,6 +5,7 @@ What writes there waits in the kernel, uninterruptibly in the first case: not ev
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -176,3 +177,13 @@ async def test_people_who_ask_a_node_wait_for_no_disk(monkeypatch) -> None:
     for thread in [one for one in threading.enumerate() if one.name == "aside"]:
         await anyio.to_thread.run_sync(thread.join)
     assert await live._output_bytes([Path("/x")]) == [7]
+
+
+async def test_no_thread_left_is_an_error_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none_left)
+    with pytest.raises(OSError, match="can't start new thread; the limit of processes") as raised:
+        await aside(int)
+    assert raised.value.errno == errno.EAGAIN

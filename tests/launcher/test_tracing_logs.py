@@ -116,3 +116,17 @@ async def test_a_disk_that_does_not_answer_holds_nobody_and_is_asked_once(tmp_pa
         while (new := await count.new_bytes(lambda: [folder])) == 0:
             await anyio.lowlevel.checkpoint()
     assert new == 10
+
+
+async def test_where_no_thread_is_left_it_counts_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    count, folder = LogCount(), written(tmp_path, 10)
+    count.begin(folder)
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", none_left)
+        assert await count.new_bytes(lambda: [folder]) == 0
+    assert await count.new_bytes(lambda: [folder]) == 10
