@@ -96,7 +96,12 @@ def run(verb: Callable[..., Coroutine[Any, Any, int]], *arguments: Any, **named:
         gc.enable()
         return await verb(*arguments, **named)
 
-    raise SystemExit(anyio.run(main))
+    code = 0
+    try:
+        code = anyio.run(main)
+    except* BrokenPipeError:  # its reader (`| head`) has seen enough; click would make a failure of it
+        pass
+    raise SystemExit(code)
 
 
 if TYPE_CHECKING:
