@@ -117,6 +117,7 @@ class ClusterMember:
         self._child: Child | None = None
         self._tasks: TaskGroup | None = None
         self._failures = 0
+        self._ended = False
         self._resigned = False
 
     @property
@@ -207,6 +208,7 @@ class ClusterMember:
             else:
                 if self._resigned:
                     return  # etcd ends a member that is out
+                self._ended = True
                 why = f"ended (status {self._child.exit_status if self._child else None})"
             settled = anyio.current_time() - begun_s > _SETTLED_S
             self._failures = 1 if settled else self._failures + 1
@@ -257,7 +259,7 @@ class ClusterMember:
 
     async def _settle(self) -> None:
         """What is to be done once it answers: users, its vote, and a line that says so."""
-        came_back, self.version = bool(self.version), await self._answers()
+        self.version = await self._answers()
         mine = await self._as_listed()
         if mine is not None and mine.is_learner:
             await self._promoted(mine)
@@ -265,7 +267,9 @@ class ClusterMember:
             await self._ask_for_users(self._settings.credentials)
         self._formed = True
         self.ready.set()
-        if came_back:
+        if self._ended:
+            # Whether it was seen to be up is no matter: a job runs before each node has heard of its own member.
+            self._ended = False
             self._say("this node's etcd member is up again")
 
     async def _answers(self) -> str:
