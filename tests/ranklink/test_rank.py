@@ -493,17 +493,3 @@ def test_nobody_touches_a_ranks_dict() -> None:
             node for node in ast.walk(code) if isinstance(node, ast.Name) and node.id in ("vars", "setattr")
         ]
         assert not [*asked, *calls], source
-
-
-def test_who_hears_of_the_start_takes_itself_away() -> None:
-    rank, heard = Rank(None, None, rank=0, world_size=1, number=0), []
-
-    def starting() -> None:
-        heard.append(len(heard))
-        if len(heard) == 2:
-            rank.starting = None
-
-    rank.starting = starting
-    for step in range(5):
-        rank.progress(step=step)
-    assert heard == [0, 1]
