@@ -34,9 +34,7 @@ from nvrx_async.job.records import (
 )
 
 CLASSES = [
-    found
-    for found in vars(records).values()
-    if isinstance(found, type) and dataclasses.is_dataclass(found) and found.__module__ == records.__name__
+    found for found in vars(records).values() if isinstance(found, type) and dataclasses.is_dataclass(found)
 ]
 SEAT = Seat("a", "a-1", "host-a", 0, 0, 2)
 END = RankEnd(

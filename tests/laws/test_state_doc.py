@@ -12,11 +12,7 @@ from nvrx_async.job import records
 from nvrx_async.job.keys import AttemptKeys, current
 
 PAGE = (REPOSITORY / "docs" / "state.md").read_text(encoding="utf-8")
-RECORDS = [
-    cls
-    for cls in vars(records).values()
-    if isinstance(cls, type) and dataclasses.is_dataclass(cls) and cls.__module__ == records.__name__
-]
+RECORDS = [cls for cls in vars(records).values() if isinstance(cls, type) and dataclasses.is_dataclass(cls)]
 EXTRAS = {name: value for name, value in vars(records).items() if name.isupper() and isinstance(value, str)}
 
 
