@@ -43,7 +43,7 @@ class Later:
         """Have calls made until cancelled."""
         while True:
             await self._wanted.wait()
-            await anyio.sleep(PAUSE_S)
+            await anyio.sleep_until(anyio.current_time() + PAUSE_S)
             await self.settle()
 
     async def settle(self) -> None:

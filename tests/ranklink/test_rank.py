@@ -26,7 +26,6 @@ from nvrx_async.ranklink.messages import (
     from_wire,
 )
 from nvrx_async.ranklink.page import H_SIGNAL, H_STOP, H_TELL, SIZE_BYTES, STOP_HOLD, Page, PageView
-from nvrx_async.ranklink.rank import Rank
 
 
 @pytest.fixture
@@ -478,6 +477,37 @@ def test_who_connects_again_begins_with_nothing_open_and_each_name_keeps_its_own
         assert seen(page).sections == ()
     counts = {one.name: one.seen for one in seen(page).names}
     assert counts == {"step": 0, "save": 2, "evaluate": 1}
+
+
+def test_the_first_two_steps_are_kept_on_the_page(page):
+    """What traces say of a rank's start: the agent reads it there, and the rank does nothing for it."""
+    with nvrx_async.connect() as rank:
+        rank.heartbeat()
+        assert (seen(page).first_step_s, seen(page).second_step_s) == (None, None)
+        rank.progress(step=7)
+        first_s = seen(page).first_step_s
+        assert first_s is not None
+        assert seen(page).second_step_s is None
+        rank.progress(step=8)
+        second_s = seen(page).second_step_s
+        assert second_s is not None
+        assert second_s >= first_s
+        rank.progress(step=9)
+        assert (seen(page).first_step_s, seen(page).second_step_s) == (first_s, second_s)
+
+
+def test_a_rank_loads_nothing_for_the_trace_of_its_start(page):
+    code = """
+import sys, nvrx_async
+with nvrx_async.connect() as rank:
+    for _ in rank.steps(3):
+        pass
+print([name for name in sys.modules if "nvrx_telemetry" in name or "opentelemetry" in name])
+"""
+    environment = {**os.environ, "NVRX_SPANS": "/dev/null", "NVRX_SPANS_EPOCH_NS": "1"}
+    told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
+    assert told.stdout.split() == [b"[]"]
+    assert seen(page).second_step_s is not None
 
 
 def test_nobody_touches_a_ranks_dict() -> None:

@@ -11,7 +11,7 @@ from socket import AF_INET, SOCK_STREAM, socket
 import pytest
 from support.otlp_receiver import Receiver
 
-from nvrx_launcher.tracing import LAST_LOOK_S, LAST_CALLS_S
+from nvrx_launcher.tracing import LAST_CALLS_S, LAST_LOOK_S
 from nvrx_telemetry.model import FinishedSpan
 from nvrx_telemetry.pipe import GIVE_UP_S, LAST_SEND_S, SpanPipe
 from nvrx_telemetry.sender import SdkSender, take_over_log
