@@ -35,7 +35,7 @@ def _row(ones: list[FtOption]) -> str:
     if isinstance(meaning, Inert):
         return f"| {names} | no effect | {meaning.line} |"
     taken = f" Taken: {', '.join(f'`{value}`' for value in one.harmless)}." if one.harmless else ""
-    return f"| {names} | refused | {meaning.reason}; {meaning.hint}.{taken} |"
+    return f"| {names} | refused | {meaning.reason}. Instead: {meaning.hint}.{taken} |"
 
 
 def _names(one: FtOption) -> str:
