@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from nvrx_launcher.errors import UsageError
+from nvrx_launcher.ft_line import Word, add_settings, settle
+from nvrx_launcher.ft_options import BY_SPELLING, FtOption
 from nvrx_launcher.option import Given, Inert, Option, Refused, Source, read
 from nvrx_launcher.options import OPTIONS
 
@@ -60,9 +62,11 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> CommandLi
     givers: dict[str, list[Given]] = {
         option.name: _from_environment(option, environment) for option in OPTIONS
     }
+    lent = add_settings(givers, words, environment)
     for option, spelled, value in words:
-        givers[option.name].insert(0, read(option, spelled, value, Source.COMMAND_LINE))
-    told = _add_file(givers)
+        if isinstance(option, Option):
+            givers[option.name].insert(0, read(option, spelled, value, Source.COMMAND_LINE))
+    told = (*_add_file(givers), *settle(givers, lent))
     defaults = {option.name: Given(option.default, Source.DEFAULT, option.shown) for option in OPTIONS}
     given = {name: ones[0] if ones else defaults[name] for name, ones in givers.items()}
     notices = (*_notices(given), *told)
@@ -91,10 +95,11 @@ def _add_file(givers: dict[str, list[Given]]) -> tuple[str, ...]:
     return found.notices
 
 
-def _split(arguments: Sequence[str]) -> tuple[list[tuple[Option, str, str | None]], tuple[str, ...]]:
-    """Options with their spelling and text, and what follows them."""
-    spellings = {spelling: option for option in OPTIONS for spelling in option.spellings}
-    found: list[tuple[Option, str, str | None]] = []
+def _split(arguments: Sequence[str]) -> tuple[list[Word], tuple[str, ...]]:
+    """Options, those of ft_launcher too, with their spelling and text, and what follows them."""
+    ours = {spelling: option for option in OPTIONS for spelling in option.spellings}
+    spellings: dict[str, Option | FtOption] = {**ours, **BY_SPELLING}
+    found: list[Word] = []
     rest = list(arguments)
     while rest:
         word = rest[0]
@@ -131,7 +136,7 @@ def _cut(word: str) -> tuple[str, str | None]:
     return word[:_SHORT], word[_SHORT:].removeprefix("=") or None
 
 
-def _unknown(word: str, spelled: str, spellings: Mapping[str, Option]) -> UsageError:
+def _unknown(word: str, spelled: str, spellings: Mapping[str, Option | FtOption]) -> UsageError:
     from difflib import get_close_matches  # noqa: PLC0415 - only a typo pays for it
 
     begins = [known for known in spellings if spelled.startswith("--") and known.startswith(spelled)]

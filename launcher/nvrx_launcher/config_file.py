@@ -30,7 +30,11 @@ _KINDS: Final = {"scalar": "a single value", "sequence": "a list", "mapping": "a
 
 # How a list or a mapping is spelled on the command line, for readers that take several values.
 _LISTS: Final = (values.endpoints, values.words, values.modules, values.local_ranks, signal_numbers, streams)
-_MAPPINGS: Final[Mapping[Callable[[str], Any], str]] = {values.pairs: "=", streams: ":"}
+_MAPPINGS: Final[Mapping[Callable[[str], Any], str]] = {
+    values.pairs: "=",
+    values.section_limits: "=",
+    streams: ":",
+}
 
 _BY_KEY: Final = {
     spelling.removeprefix("--").replace("-", "_"): option
@@ -88,11 +92,10 @@ def read_file(named: Given) -> FileOptions:
             spelled = f"{entry.where}: {entry.key}"
             given[option.name], lines[option.name] = (read(option, spelled, text, Source.FILE),), entry.where
     if found is not None:
-        told = ft_section.translated(found.where, _section_rows(found, path))
+        told = ft_section.of_rows(found.where, _section_rows(found, path))
         notices.extend(told.notices)
-        for one, name, text in told.given:
-            mapped = read(_BY_KEY[name], one, text, Source.FILE)
-            given[name] = (*given.get(name, ()), mapped)
+        for name, lent in (*told.given.items(), *((name, (one,)) for name, one in told.assumed.items())):
+            given[name] = (*given.get(name, ()), *lent)
     return FileOptions(given, tuple(notices))
 
 
@@ -215,10 +218,29 @@ def _section_rows(section: _Entry, path: str) -> list[ft_section.Row]:
         if entry.key in lines:
             _refuse(f"{entry.where}: {entry.key} is given twice", f"see {lines[entry.key]}")
         lines[entry.key] = entry.where
-        node = entry.value
-        text = _scalar(entry, node) if isinstance(node, yaml.ScalarNode) else ""
-        rows.append(ft_section.Row(entry.key, text, entry.where))
+        rows.append(ft_section.Row(entry.key, _setting(entry), entry.where))
     return rows
+
+
+def _setting(entry: _Entry) -> str | None:
+    """A setting of ft_launcher as its command line has it; None for null."""
+    node = entry.value
+    if isinstance(node, yaml.ScalarNode):
+        return _scalar(entry, node)
+    expected = f"{entry.key}: a single value"
+    if isinstance(node, yaml.SequenceNode) and entry.key in ft_section.LISTS:
+        return ",".join(_item(entry, item, expected) for item in node.value)
+    if isinstance(node, yaml.MappingNode) and entry.key in ft_section.MAPPINGS:
+        parts = [(_item(entry, key, expected), _limit(entry, item)) for key, item in node.value]
+        return ",".join(f"{key}:{limit}" for key, limit in parts)
+    return _refuse(f"{entry.where}: {entry.key}: {_KINDS[node.id]}, where one value is expected", expected)
+
+
+def _limit(entry: _Entry, node: yaml.Node) -> str:
+    """Seconds of a section, or that it has no limit."""
+    if isinstance(node, yaml.ScalarNode) and _scalar(entry, node) is None:
+        return "none"
+    return _item(entry, node, f"{entry.key}: seconds of each section")
 
 
 def _passed_over(others: list[_Entry], where: str) -> Iterator[str]:

@@ -70,7 +70,7 @@ def configure(
         node=_node(line, environment, slots),
         workers=_workers(line, environment, slots, notices),
         logs=_logs(line, environment, run_id, slots, notices),
-        hang=_hang(line),
+        hang=_hang(line, notices),
         telemetry=_telemetry(line, environment, notices),
         launch_id=_launch_id(environment),
         takeover=line.value("takeover"),
@@ -151,24 +151,42 @@ def _workers(
     )
 
 
-def _hang(line: CommandLine) -> HangPolicy | None:
+def _hang(line: CommandLine, notices: list[str]) -> HangPolicy | None:
     timeout_s, startup_s = line.value("hang_timeout"), line.value("hang_startup_timeout")
+    lent = line.given["hang_startup_timeout"].lent
     if timeout_s is None:
-        if startup_s is not None:
-            raise UsageError(
-                "--hang-startup-timeout is given, and --hang-timeout off turns the detection off",
-                "give one of the two",
-            )
+        for name in ("hang_startup_timeout", "section_limits"):
+            _moot(line, name, notices)
         return None
+    if lent and startup_s < timeout_s:
+        notices.append(
+            f"{line.as_given('hang_startup_timeout')} is shorter than --hang-timeout {timeout_s:g}, "
+            "which a start has, too"
+        )
+        startup_s = timeout_s
     try:
         return hang_policy(
             timeout_s,
             startup_s,
             Action(line.value("hang_action")),
             startup_grace_s=line.value("startup_grace"),
+            section_limits_s=line.value("section_limits"),
+            reports_optional=lent,
         )
     except PolicyError as error:
         raise UsageError(error.message, error.hint) from error
+
+
+def _moot(line: CommandLine, name: str, notices: list[str]) -> None:
+    """A limit where nothing is looked for: a slip, but for a setting of ft_launcher's that --hang-timeout outranks."""
+    given = line.given[name]
+    if given.lent:
+        notices.append(f"{given.spelled} changes nothing: {line.as_given('hang_timeout')}")
+    elif given.by_user:
+        raise UsageError(
+            f"--{name.replace('_', '-')} is given, and --hang-timeout off turns the detection off",
+            "give one of the two",
+        )
 
 
 def _telemetry(

@@ -45,7 +45,10 @@ def help_text(*, everything: bool) -> str:
 
 def _closing(*, everything: bool) -> str:
     if everything:
-        return "Every option of torchrun is also read from PET_<NAME>, ours from NVRX_<NAME>.\n"
+        return (
+            "Every option of torchrun is also read from PET_<NAME>, ours from NVRX_<NAME>.\n"
+            "Options of ft_launcher (--ft-...) are taken too: see docs/from-nvrx.md.\n"
+        )
     return (
         "nvrx-launch --help-all shows all options. They may stand in a YAML file,\n"
         "--config FILE; --print-config shows what each one is, and who said so.\n"

@@ -227,6 +227,15 @@ _FAILURE = (
         doc="A rank without a report for this long after its start is hung, as is one that stands still at its end.",
     ),
     ours(
+        "--section-limits",
+        group=FAILURE,
+        metavar="NAME=SECONDS[,...]",
+        parse=values.section_limits,
+        default={},
+        default_text="none",
+        doc="How long sections of these names may take where the script gives no limit, instead of --hang-timeout.",
+    ),
+    ours(
         "--hang-action",
         group=FAILURE,
         metavar="restart|kill-suspects|report",

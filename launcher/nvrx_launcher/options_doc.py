@@ -21,7 +21,8 @@ a test holds this page to it.
 A value comes from the command line, else from the environment variable (an empty one counts as unset), else
 from the file of [`--config`](../config.md), else it is the default. Options stand before the script. Every
 long option is also taken with underscores instead of hyphens. Every option of torchrun 2.13 is here: it
-works, or it has no effect and the launch says why, or it is refused with the way to go instead.
+works, or it has no effect and the launch says why, or it is refused with the way to go instead. Those of
+NVIDIA's ft_launcher (`--ft-…`) are taken too: [From NVRx](../from-nvrx.md) lists them.
 """
 
 

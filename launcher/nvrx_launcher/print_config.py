@@ -115,7 +115,10 @@ def _file(line: CommandLine) -> Iterator[str]:
         if not option.in_file:
             continue
         if given.by_user:
-            yield f"{option.name}: {_scalar(_told(option, given))}  # {_SOURCES[given.source]}: {given.spelled}"
+            by = f"{_SOURCES[given.source]}: {given.spelled}"
+            if given.lent and option.name == "hang_startup_timeout":
+                by += "; by this name it holds for ranks that never report, too"
+            yield f"{option.name}: {_scalar(_told(option, given))}  # {by}"
         else:
             yield f"# {option.name}: {_told(option, given)}".removesuffix(": -")
 

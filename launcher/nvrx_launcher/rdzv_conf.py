@@ -52,6 +52,26 @@ CONF_KEYS: Final[tuple[ConfKey, ...]] = (
     ConfKey("store_type", "Kind of the torch store.", _STORE),
     ConfKey("use_libuv", "Implementation of the torch store.", _STORE),
     ConfKey("store_connect_wait_seconds", "Time to reach the store.", _STORE),
+    ConfKey(
+        "upscaling_enabled",
+        "Whether nodes that wait are taken in at once.",
+        Refused("when nodes are taken in has an option", "--grow now|at-fault|when-asked"),
+    ),
+    ConfKey(
+        "replacement_group_size",
+        "Nodes that are replaced together.",
+        Refused("a node is replaced alone", "leave it out; --spares N keeps nodes ready"),
+    ),
+    ConfKey(
+        "segment",
+        "Nodes of one NVLink domain that stay together.",
+        Refused("nodes are not placed by NVLink domain", "leave it out, or order nodes with --node-rank"),
+    ),
+    ConfKey(
+        "segment_check_interval",
+        "Interval of looking for complete segments.",
+        Inert("nothing is polled"),
+    ),
     ConfKey("rank", "Rank of the node.", Refused("the order of nodes has an option", "--node-rank N")),
     ConfKey("etcd_prefix", "Prefix of keys.", Inert("keys lie under /nvrx/v1/<run id>/")),
     ConfKey("protocol", "http or https.", Refused(_SECURE, "write https:// in --rdzv-endpoint")),

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from nvrx_async.etcd import EtcdError
-from nvrx_async.etcd.types import Deleted, KeyValue, Listing, Put, Scope, Txn, TxnResult
+from nvrx_async.etcd.types import Deleted, KeyValue, Listing, Scope, Txn, TxnResult
 from nvrx_async.job.records import Assignment, Node
-from nvrx_async.ranklink.page import PageView
+from nvrx_async.ranklink.page import H_FIRST_STEP, H_HELLO, H_SECOND_STEP, NS, PageView
 from nvrx_async.rounds.drivers import Ranks, Store
 from nvrx_async.rounds.events import PortReserved, Proven, RanksHeld
 from nvrx_launcher.clock import boottime_s
 from nvrx_launcher.rank_watch import RankWatch
+from nvrx_launcher.rank_watch_round import WatchedRound
+from nvrx_launcher.tracing_observer import RanksLook
+from nvrx_launcher.tracing_rank_starts import RankStart
 
 
 class Witness(Protocol):
@@ -23,7 +26,7 @@ class Witness(Protocol):
     def requested(self, operation: str, began_s: float, *, success: bool) -> None:
         """A request to etcd was answered."""
 
-    def committed(self, keys_written: frozenset[str]) -> None:
+    def committed(self, txn: Txn) -> None:
         """A transaction took effect."""
 
     def released(self, number: int) -> None:
@@ -35,14 +38,14 @@ class Witness(Protocol):
     def stopping(self, number: int) -> None:
         """Ranks are told to stop."""
 
-    def prepared(self, assignment: Assignment, local_ranks: frozenset[int]) -> dict[int, dict[str, str]]:
-        """Ranks are about to start; returns what to add to their environments."""
+    def prepared(self, assignment: Assignment, folders: Mapping[int, Path]) -> dict[int, dict[str, str]]:
+        """Ranks are about to start, and log to these folders; returns what to add to their environments."""
 
     def rank_started(self, number: int, local_rank: int) -> None:
         """A rank has a process."""
 
-    def rank_ended(self, number: int, local_rank: int) -> None:
-        """A rank has none any more."""
+    def rank_ended(self, number: int, local_rank: int, start: RankStart) -> None:
+        """A rank has none any more. `start`: how far it had come."""
 
     def lost_output(self, lost_bytes: int) -> None:
         """Output of ranks was lost."""
@@ -86,7 +89,7 @@ class WatchedStore:
             raise
         self._witness.requested("txn", began_s, success=True)
         if result.succeeded:
-            self._witness.committed(frozenset(one.key for one in txn.then if isinstance(one, Put)))
+            self._witness.committed(txn)
         return result
 
     async def revoke(self, lease: int) -> None:
@@ -148,7 +151,7 @@ class TracedWatch(RankWatch):
     def prepare(self, assignment: Assignment, folders: Mapping[int, Path]) -> dict[int, dict[str, str]]:
         """See `RankWatch`."""
         linked = super().prepare(assignment, folders)
-        traced = self.witness.prepared(assignment, frozenset(folders))
+        traced = self.witness.prepared(assignment, folders)
         return {one: {**linked.get(one, {}), **traced.get(one, {})} for one in folders}
 
     def started(self, number: int, local_rank: int, pid: int) -> None:
@@ -168,7 +171,7 @@ class TracedWatch(RankWatch):
     def ended(self, number: int, local_rank: int) -> None:
         """See `RankWatch`."""
         super().ended(number, local_rank)
-        self.witness.rank_ended(number, local_rank)
+        self.witness.rank_ended(number, local_rank, self._starts(number).get(local_rank, RankStart()))
 
     # For the telemetry --------------------------------------------------------------------------------
 
@@ -185,30 +188,39 @@ class TracedWatch(RankWatch):
         finding = watched.hung.get(rank - watched.assignment.seat.first_rank)
         return None if finding is None else finding.since_s + boottime_s() - time.monotonic()
 
-    def step(self, number: int) -> int | None:
-        """The highest step that a rank of this node has reported."""
-        return max((view.step for view in self._views(number) if view.step is not None), default=None)
-
-    def states(self, number: int) -> dict[str, int]:
-        """How many ranks that have a process are starting, ready and hung."""
+    def look(self, number: int) -> RanksLook:
+        """The ranks of this node as they are now."""
         watched = self._of(number)
-        if watched is None:
-            return {"starting": 0, "ready": 0, "hung": 0}
-        ready = sum(view.is_ready for view in self._views(number))
-        hung = len(watched.hung)
-        return {"starting": max(len(watched.pids) - ready, 0), "ready": max(ready - hung, 0), "hung": hung}
+        views = list(watched.views().values()) if watched is not None else []
+        ages = [view.at_s - max(thread.last_s for thread in view.threads) for view in views if view.threads]
+        return RanksLook(
+            number,
+            marks=self.marks(number),
+            starts=self._starts(number),
+            step=max((view.step for view in views if view.step is not None), default=None),
+            states=_states(watched, views),
+            oldest_report_s=max(ages, default=None),
+        )
 
-    def oldest_report_s(self, number: int) -> float | None:
-        """Seconds since the rank that reported longest ago did; None if none reports."""
-        ages = [
-            view.at_s - max(thread.last_s for thread in view.threads)
-            for view in self._views(number)
-            if view.threads
-        ]
-        return max(ages, default=None)
-
-    def _views(self, number: int) -> list[PageView]:
+    def _starts(self, number: int) -> dict[int, RankStart]:
+        """How far each rank has come with its start."""
         watched = self._of(number)
-        if watched is None:
-            return []
-        return [page.view(time.monotonic_ns()) for page in watched.pages.values()]
+        offset_s = boottime_s() - time.monotonic()
+
+        def seconds(ns: int) -> float | None:
+            return ns / NS + offset_s if ns else None
+
+        return {
+            local_rank: RankStart(
+                *(seconds(page.words[word]) for word in (H_HELLO, H_FIRST_STEP, H_SECOND_STEP))
+            )
+            for local_rank, page in (watched.pages.items() if watched is not None else ())
+        }
+
+
+def _states(watched: WatchedRound | None, views: Sequence[PageView]) -> dict[str, int]:
+    """How many ranks that have a process are starting, ready and hung."""
+    if watched is None:
+        return {"starting": 0, "ready": 0, "hung": 0}
+    ready, hung = sum(view.is_ready for view in views), len(watched.hung)
+    return {"starting": max(len(watched.pids) - ready, 0), "ready": max(ready - hung, 0), "hung": hung}

@@ -51,18 +51,16 @@ def rank_variables(
     *,
     sampled: bool,
     epoch_ns: int,
-    now_ns: int,
     resource: Mapping[str, Value],
     environment: Mapping[str, str],
 ) -> dict[str, str]:
-    """What a rank finds in its environment. `above`: the span that its own are below; the times are of 1970."""
+    """What a rank finds in its environment. `above`: the span that its own are below."""
     # The state of the person's own trace says nothing of this one (W3C Trace Context, 3.4).
     foreign = {"TRACESTATE": ""} if "TRACESTATE" in environment else {}
     return {
         **foreign,
         "TRACEPARENT": spelled(above, sampled=sampled),
         spool_line.CLOCK_VARIABLE: str(epoch_ns),
-        spool_line.LAUNCHED_VARIABLE: str(now_ns),
         RESOURCE: _as_variable(environment, resource),
     }
 

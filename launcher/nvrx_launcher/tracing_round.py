@@ -12,6 +12,7 @@ from datetime import datetime
 
 from nvrx_async.job.records import Assignment, End, Interrupt, Mark, Round
 from nvrx_async.job.trace import opener_of, root_of
+from nvrx_launcher.tracing_rank_starts import RankStart, RankStarts
 from nvrx_telemetry import semconv
 from nvrx_telemetry.model import FinishedSpan, SpanLink, Value
 from nvrx_telemetry.traceparent import SpanName, derived_span_id, derived_trace_id
@@ -73,7 +74,7 @@ class NodeRound:
         self.at = NodeMoments(seen_s)
         self.assignment: Assignment | None = None
         self.membership = "unjoined"
-        self.root = root_of(now_round) or _root_unsaid(about, now_round)
+        self.root = trace_root(about, now_round)
         self.opened_here = opener_of(now_round.extra) == about.incarnation
         self.opened_utc = now_round.opened_utc
         self.failures = 0
@@ -85,13 +86,14 @@ class NodeRound:
         self._emit = emit
         self._nodes = self._world = 0
         self._restarted_to: str | None = None
+        self._starts: RankStarts | None = None
+        self._awaited: set[int] = set()
 
     # Names --------------------------------------------------------------------------------------------
 
     def named(self, name: str, *more: object) -> SpanName:
         """Which span of this node in this round."""
-        trace_id = self.root.trace_id
-        return SpanName(trace_id, derived_span_id(trace_id, self.about.incarnation, name, *more))
+        return named(self.about, self.root, name, *more)
 
     def fault_mark(self, node_id: str) -> SpanName:
         """The mark of a fault on any node of the round."""
@@ -136,14 +138,30 @@ class NodeRound:
         """The ranks are ordered to start."""
         self.at.released_s = self.at.released_s or now_s
 
-    def started(self, now_s: float) -> None:
-        """All processes of this node's ranks exist."""
-        if self.at.started_s is not None or self.at.released_s is None:
+    def prepared(self, now_s: float, resources: Mapping[int, Mapping[str, Value]]) -> None:
+        """What the ranks get is ready: attributes of their processes by local rank."""
+        self._starts, self._awaited = RankStarts(now_s, resources), set(resources)
+
+    def rank_began(self, now_s: float, local_rank: int) -> None:
+        """A rank has a process."""
+        self._awaited.discard(local_rank)
+        if self._awaited or self.at.started_s is not None or self.at.released_s is None:
             return
         self.at.started_s = self.slice_from_s = now_s
         place = {**self._round(), **self._place(), semconv.NODE: self.about.node_id}
         self._span(semconv.WORKER_LAUNCH, self.at.released_s, now_s, place)
         self._span(semconv.RUN_START, now_s, now_s, {**self._round(), **self._place()})
+
+    def ranks_are(self, starts: Mapping[int, RankStart]) -> None:
+        """How far ranks have come with their start, by local rank."""
+        above = self.named(semconv.RUN_START)
+        for part in self._starts.news(starts) if self._starts is not None else ():
+            attributes = {semconv.RDZV_ROUND: self.number, semconv.LOCAL_RANK: part.local_rank}
+            name, times = (
+                self.named(part.name, part.local_rank),
+                (self._ns(part.start_s), self._ns(part.end_s)),
+            )
+            self._make(part.name, name, above.span_id, *times, attributes, resource=part.resource)
 
     def goes_on(self, now_s: float, step: int | None) -> None:
         """The ranks train: a part of the run is told from time to time."""
@@ -364,10 +382,11 @@ class NodeRound:
         *,
         links: tuple[SpanLink, ...] = (),
         error: str | None = None,
+        resource: Mapping[str, Value] | None = None,
     ) -> None:
-        end_ns = max(start_ns, end_ns)
+        times = start_ns, max(start_ns, end_ns)
         self._emit(
-            FinishedSpan(name, me.trace_id, me.span_id, parent_id, start_ns, end_ns, attributes, links, error)
+            FinishedSpan(name, me.trace_id, me.span_id, parent_id, *times, attributes, links, error, resource)
         )
 
     def _ns(self, moment_s: float) -> int:
@@ -417,7 +436,18 @@ def _first(*moments: float | None) -> float | None:
     return next((moment for moment in moments if moment is not None), None)
 
 
-def _root_unsaid(about: About, now_round: Round) -> SpanName:
-    """A round that an agent of another version opened: all agents of this one still mean the same trace."""
-    named = (about.run_id, about.attempt, now_round.number, now_round.opened_utc)
-    return SpanName(derived_trace_id("trace", *named), derived_span_id("root", *named))
+def trace_root(about: About, now_round: Round) -> SpanName:
+    """The root of a round's trace.
+
+    A round that an agent of another version opened does not say it: all agents of this one still mean the same.
+    """
+    told = root_of(now_round)
+    if told is not None:
+        return told
+    unsaid = (about.run_id, about.attempt, now_round.number, now_round.opened_utc)
+    return SpanName(derived_trace_id("trace", *unsaid), derived_span_id("root", *unsaid))
+
+
+def named(about: About, root: SpanName, name: str, *more: object) -> SpanName:
+    """Which span of this node in a round."""
+    return SpanName(root.trace_id, derived_span_id(root.trace_id, about.incarnation, name, *more))

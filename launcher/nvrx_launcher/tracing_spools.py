@@ -1,39 +1,26 @@
-"""The ranks' spools on the agent's side: read by a thread, so that the agent's loop never waits for a full one.
+"""The ranks' spools on the agent's side: read later, so that the agent's loop never waits for a full one.
 
-Everything that concerns spools is done by that thread, in the order in which it was asked for: what a rank left is
-read before its spool is closed, and what one round left before what the next one does.
+All calls that read come in the order in which they were asked for: what a rank left is read before its spool is
+closed, and what one round left before what the next one does.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
-from functools import partial
-from queue import SimpleQueue
 
+from nvrx_launcher.tracing_later import Later
 from nvrx_telemetry import spool
 from nvrx_telemetry.model import FinishedSpan, Value
 
-PAUSE_S = 0.2
-"""Ranks that end begin a restart: so long the thread keeps out of its way, and reads in time for the spans of it."""
-
 
 class RankSpools:
-    """See the module. `emit` takes spans and is called by the thread; `now_ns` says when spans that never end did."""
+    """See the module. `emit` takes spans in a thread; `now_ns` says when spans that never end did."""
 
-    def __init__(
-        self,
-        emit: Callable[[FinishedSpan], None],
-        now_ns: Callable[[], int],
-        failed: Callable[[Exception], None],
-    ) -> None:
+    def __init__(self, emit: Callable[[FinishedSpan], None], now_ns: Callable[[], int], later: Later) -> None:
         self._emit = emit
         self._now_ns = now_ns
-        self._failed = failed
+        self._later = later
         self._readers: dict[int, spool.SpoolReader] = {}
-        self._orders: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._ends = threading.Event()
-        self._thread: threading.Thread | None = None
 
     def open(self, local_rank: int, resource: Mapping[str, Value]) -> str:
         """Memory for what this rank will tell; returns where the rank finds it.
@@ -41,56 +28,25 @@ class RankSpools:
         Raises:
             OSError: no descriptor, or no memory, is left.
         """
-        reader = spool.SpoolReader(spool.make(str(local_rank)), resource)
-        self._readers[local_rank] = reader
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="nvrx-spools", daemon=True)
-            self._thread.start()
+        reader = self._readers[local_rank] = spool.SpoolReader(spool.make(str(local_rank)), resource)
         return reader.path
 
     def look(self) -> None:
-        """Have read what is new of all ranks. Does not wait for it."""
+        """Have read what is new of all ranks."""
         for reader in self._readers.values():
-            self._orders.put(partial(self._drain, reader))
+            self._later.put(self._drain, reader)
 
     def ended(self, local_rank: int) -> None:
-        """This rank has no process any more: have read what it left. Does not wait for it."""
+        """This rank has no process any more: have read what it left."""
         reader = self._readers.get(local_rank)
         if reader is not None:
-            self._orders.put(partial(self._drain, reader))
+            self._later.put(self._drain, reader)
 
     def retire(self) -> None:
-        """Nobody writes there any more: have all read to the end, and closed. Does not wait for it."""
+        """Nobody writes there any more: have all read to the end, and closed."""
         readers, self._readers = self._readers, {}
         for reader in readers.values():
-            self._orders.put(partial(self._end, reader))
-
-    def close(self, within_s: float) -> bool:
-        """Read and close all that is left; False if that took too long. Blocks for `within_s` at most."""
-        self.retire()
-        if self._thread is None:
-            return True
-        self._ends.set()
-        self._orders.put(None)
-        self._thread.join(within_s)
-        return not self._thread.is_alive()
-
-    def _work(self) -> None:
-        while True:
-            orders = [self._orders.get()]
-            self._ends.wait(PAUSE_S)
-            while not self._orders.empty():
-                orders.append(self._orders.get())
-            for order in orders:
-                if order is None:
-                    return
-                self._carry_out(order)
-
-    def _carry_out(self, order: Callable[[], None]) -> None:
-        try:
-            order()
-        except Exception as error:  # noqa: BLE001 - outermost frame of a helper: it is told, training goes on
-            self._failed(error)
+            self._later.put(self._end, reader)
 
     def _drain(self, reader: spool.SpoolReader) -> None:
         for span in reader.drain():

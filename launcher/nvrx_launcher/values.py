@@ -190,6 +190,18 @@ def pairs(value: str) -> dict[str, str]:
     return found
 
 
+def section_limits(value: str) -> dict[str, float]:
+    """`section=seconds,section=seconds`."""
+    read = seconds(1)
+    found: dict[str, float] = {}
+    for name, text_of_name in pairs(value).items():
+        try:
+            found[name] = read(text_of_name)
+        except BadValueError as error:
+            raise BadValueError(f"{name}={text_of_name}: {error.reason}", error.hint) from None
+    return found
+
+
 def local_ranks(value: str) -> frozenset[int]:
     """Local ranks with commas between."""
     try:

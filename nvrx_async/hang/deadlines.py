@@ -161,13 +161,13 @@ def _of_section(
     # As if all the time in it had been one piece that goes on until now.
     since_s = now_s - section.own_s
     subject = section_subject(section)
-    limit_s = section.limit_s
-    if limit_s is None:
-        first_step = first and section.name == STEP
-        limit_s = _patience_s(since_s, policy, first_step=first_step, started_s=started_s)
+    limit_s = policy.limit_of_section_s(section.name, section.limit_s)
+    if section.limit_s is None and first and section.name == STEP:
+        limit_s = max(limit_s, _patience_s(since_s, policy, first_step=True, started_s=started_s))
     if section.runs or section.own_s >= limit_s:
         yield _hard(since_s, limit_s, subject, what)
-        if section.limit_s is None and not first:
+        learns = section.limit_s is None and section.name not in policy.section_limits_s
+        if learns and not first:
             yield from _by_experience(since_s, key, what, limits, policy, subject)
 
 

@@ -126,7 +126,7 @@ class HangMonitor:
         self._pause_s = pause_s
         self._ranks = {local_rank: _Rank(now_s) for local_rank in ranks}
         self._known = dict(known)
-        self._expected = expected or policy.startup_given
+        self._expected = expected or (policy.startup_given and not policy.reports_optional)
         self._alive_s = now_s
         self._not_before_s = 0.0
         self.seen: dict[str, float] = {}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 from nvrx_async.hang.errors import PolicyError
@@ -33,18 +34,25 @@ class HangPolicy:
 
     `timeout_s`: a rank without progress for this long is hung, whatever was learned. `startup_s`: time from the
     start of the process to its first report, and from its last one to its end. `startup_given`: a person
-    set it, so every rank is expected to report. `floor_s`: no learned limit is shorter.
+    set it, so every rank is expected to report, unless `reports_optional`.
+    `section_limits_s`: by name of a section, where the script brings no limit. `floor_s`: no learned limit is shorter.
     """
 
     timeout_s: float
     startup_s: float
     action: Action = Action.RESTART
     startup_given: bool = False
+    reports_optional: bool = False
+    section_limits_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def floor_s(self) -> float:
         """A quarter of the time-out, and 30 s where that is longer."""
         return max(self.timeout_s * _FLOOR_PART, min(self.timeout_s, _LEAST_LEARNED_S))
+
+    def limit_of_section_s(self, name: str, own_s: float | None) -> float:
+        """How long a section may take: by the script (`own_s`), else by its name, else the time-out."""
+        return self.section_limits_s.get(name, self.timeout_s) if own_s is None else own_s
 
     @property
     def probe_s(self) -> float:
@@ -53,9 +61,23 @@ class HangPolicy:
 
 
 def hang_policy(
-    timeout_s: float, startup_s: float | None, action: Action, *, startup_grace_s: float
+    timeout_s: float,
+    startup_s: float | None,
+    action: Action,
+    *,
+    startup_grace_s: float,
+    section_limits_s: Mapping[str, float] | None = None,
+    reports_optional: bool = False,
 ) -> HangPolicy:
     """Derive what was not given and refuse what cannot be meant.
+
+    Args:
+        timeout_s: see `HangPolicy`.
+        startup_s: the same; None to derive it.
+        action: what a finding leads to.
+        startup_grace_s: how long a rank has to live to count as ready.
+        section_limits_s: see `HangPolicy`.
+        reports_optional: the same.
 
     Raises:
         PolicyError: a start has less time than a step, or less than it takes to count as ready.
@@ -68,4 +90,11 @@ def hang_policy(
             "hang-timeout <= hang-startup-timeout, since a start holds the first step and all before it",
             f"leave --hang-startup-timeout out (it would be {derived_s:g})",
         )
-    return HangPolicy(timeout_s, chosen_s, action, startup_given=startup_s is not None)
+    return HangPolicy(
+        timeout_s,
+        chosen_s,
+        action,
+        startup_given=startup_s is not None,
+        reports_optional=reports_optional,
+        section_limits_s=section_limits_s or {},
+    )

@@ -24,10 +24,6 @@ PAGE_VARIABLE = "NVRX_RANK_PAGE"
 STACKS_VARIABLE = "NVRX_STACKS_FILE"
 """Environment of a rank: file that it dumps its stacks into when it is asked by a signal."""
 
-
-SPANS_VARIABLE = "NVRX_SPANS"
-"""Environment of a rank: where it appends its spans; see `nvrx_telemetry.spool`."""
-
 FAULTS_VARIABLE = "NVRX_FAULTS"
 """Environment of a rank: faults that it is to commit, see `rank_inject`."""
 

@@ -34,9 +34,8 @@ SIZE_BYTES = 12288
 NS = 1_000_000_000
 
 H_MAGIC, H_ROUND, H_RANK, H_AGENT_PID, H_STOP, H_TELL = 0, 2, 3, 4, 5, 6
-H_PID, H_HELLO, H_READY, H_DONE, H_MAIN, H_PRINCIPAL, H_SIGNAL, H_ASKED, H_LOST, H_FIRST_STEP, H_STEPS = (
-    range(8, 19)
-)
+H_PID, H_HELLO, H_READY, H_DONE, H_MAIN, H_PRINCIPAL, H_SIGNAL, H_ASKED, H_LOST = range(8, 17)
+H_FIRST_STEP, H_STEPS, H_SECOND_STEP = range(17, 20)
 
 # H_TELL: a step that somebody waits for, plus 1; the rank tells when it has come to it. 0: nobody waits.
 
@@ -106,6 +105,7 @@ class PageView(NamedTuple):
     sections: tuple[SectionView, ...]
     names: tuple[NameView, ...]
     first_step_s: float | None = None
+    second_step_s: float | None = None
     stop_step: int | None = None
     steps: int = 0
 
@@ -215,6 +215,7 @@ class Page:
             stacks_signal=words[H_SIGNAL],
             asked_step=words[H_ASKED] - 1 if words[H_ASKED] else None,
             first_step_s=_moment(words[H_FIRST_STEP]),
+            second_step_s=_moment(words[H_SECOND_STEP]),
             stop_step=words[H_STOP] - 1 if words[H_STOP] > 0 else None,
             steps=words[H_STEPS],
             threads=tuple(self._threads()),

@@ -30,7 +30,6 @@ from nvrx_async.ranklink.messages import (
     FAULTS_VARIABLE,
     PAGE_VARIABLE,
     SOCKET_VARIABLE,
-    SPANS_VARIABLE,
     STACKS_VARIABLE,
     AllowGrow,
     Hello,
@@ -45,6 +44,7 @@ from nvrx_async.ranklink.page import (
     H_PID,
     H_PRINCIPAL,
     H_READY,
+    H_SECOND_STEP,
     H_SIGNAL,
     H_STEPS,
     H_STOP,
@@ -61,7 +61,6 @@ from nvrx_async.ranklink.rank_reports import Reports, private_words
 from nvrx_async.ranklink.rank_sections import Section, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import TracebackType
 
     from nvrx_async.ranklink.client import Link
@@ -123,7 +122,6 @@ class Rank(Reports):
         round: number of this life of the job, 0 for the first (torchrun's restart count).
         connected: whether reports reach an agent.
         entered: how many connections of this process share it.
-        starting: hears of steps that begin, until it takes itself away; None for nobody.
     """
 
     def __init__(
@@ -135,7 +133,6 @@ class Rank(Reports):
         self._link = link
         self._grows = False
         self._told = 0
-        self.starting: Callable[[], None] | None = None
         self.entered = 0
         super().__init__(page.words if page is not None else private_words())
 
@@ -148,14 +145,12 @@ class Rank(Reports):
         slot = self.slots[ident]
         words[slot + T_STEP_AT] = words[slot + T_LAST]
         words[slot + T_STEP] = step + 1
-        if not words[H_FIRST_STEP]:
-            words[H_FIRST_STEP] = words[slot + T_LAST]
+        if not words[H_SECOND_STEP]:
+            words[H_SECOND_STEP if words[H_FIRST_STEP] else H_FIRST_STEP] = words[slot + T_LAST]
         if words[H_PRINCIPAL] != ident and not self._principal_trains():
             words[H_PRINCIPAL] = ident
         if words[H_TELL]:
             self._tell(step)
-        if self.starting is not None:
-            self.starting()
 
     def expect(self, steps: int) -> None:
         """Say that training has so many steps; `steps` says it by itself. A smaller number changes nothing."""
@@ -289,10 +284,6 @@ def _open_rank() -> Rank:
     if path and page is not None and link is not None:
         _CONNECTED[path] = rank
         _introduce(rank, page, link)
-        if os.environ.get(SPANS_VARIABLE):
-            from nvrx_async.ranklink.rank_trace import tell_of_start  # noqa: PLC0415 - only where spans are wanted
-
-            tell_of_start(rank)
     return rank
 
 

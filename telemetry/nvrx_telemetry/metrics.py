@@ -7,6 +7,7 @@ so it belongs into a thread, and `settle`, which takes its time, too.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -77,10 +78,9 @@ class Metrics:
         self._config = config
         self._resource = resource
         self._trouble = trouble or Trouble("", _nobody_listens)
-        self._lock = threading.Lock()
         self._loading = threading.Lock()
         self._settling = threading.Lock()
-        self._waiting: list[tuple[str, float, Attributes]] = []
+        self._waiting: deque[tuple[str, float, Attributes]] = deque()
         self._instruments: dict[str, Counter | Histogram] = {}
         self._gauges: dict[str, list[Measured]] = {}
         self._tried = False
@@ -90,19 +90,14 @@ class Metrics:
 
     def add(self, name: str, value: float, attributes: Attributes | None = None) -> None:
         """Add to a counter, or note a value for a histogram. Costs an append: `settle` does the rest."""
-        with self._lock:
-            if len(self._waiting) < _MOST_WAITING:
-                self._waiting.append((name, value, attributes or {}))
+        if len(self._waiting) < _MOST_WAITING:
+            self._waiting.append((name, value, attributes or {}))
 
     def settle(self) -> None:
         """Give the SDK what was added since, once it is loaded."""
         with self._settling:  # of two at once, neither returns before all is there
-            with self._lock:
-                if not self._instruments:
-                    return
-                waiting, self._waiting = self._waiting, []
-            for name, value, attributes in waiting:
-                self._note(name, value, attributes)
+            while self._instruments and self._waiting:
+                self._note(*self._waiting.popleft())
 
     def gauges(self, name: str, measured: Iterable[Measured]) -> None:
         """What is now; it stands until the next call."""
@@ -143,8 +138,7 @@ class Metrics:
             readers, Resource.create(dict(self._resource)), shutdown_on_exit=False, views=_views()
         )
         made = self._make(provider.get_meter("nvrx_telemetry"))
-        with self._lock:
-            self._provider, self._instruments = provider, made
+        self._provider, self._instruments = provider, made
         self.settle()
 
     def _exporter(self) -> MetricExporter:

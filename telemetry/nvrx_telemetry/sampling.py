@@ -6,10 +6,14 @@ word between them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
+from nvrx_telemetry.variables import Variables
+
 _LOW_BITS = 64
+_PARENT = "parentbased_"
+_KNOWN = tuple(f"{of}{name}" for name in ("always_on", "always_off", "traceidratio") for of in ("", _PARENT))
+_ARGUMENT = "OTEL_TRACES_SAMPLER_ARG"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +27,19 @@ class Sampling:
         return (trace_id & ((1 << _LOW_BITS) - 1)) < round(self.ratio * (1 << _LOW_BITS))
 
 
-def sampling(environment: Mapping[str, str]) -> Sampling:
+def sampling(variables: Variables) -> Sampling:
     """What the variables ask for; `parentbased_` makes no difference to traces that begin here."""
-    name = environment.get("OTEL_TRACES_SAMPLER", "").strip().lower().removeprefix("parentbased_")
+    name = variables.word("OTEL_TRACES_SAMPLER", _KNOWN, "all traces are recorded").removeprefix(_PARENT)
     if name == "always_off":
         return Sampling(0.0)
-    if name != "traceidratio":
+    text = variables.text(_ARGUMENT)
+    if name != "traceidratio" or not text:
         return Sampling()
     try:
-        ratio = float(environment.get("OTEL_TRACES_SAMPLER_ARG", ""))
+        ratio = float(text)
     except ValueError:
-        return Sampling()
-    return Sampling(ratio) if 0 <= ratio <= 1 else Sampling()
+        ratio = -1
+    if 0 <= ratio <= 1:
+        return Sampling(ratio)
+    variables.say(f"{_ARGUMENT}={text} is no number from 0 to 1, all traces are recorded")
+    return Sampling()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 
 from opentelemetry.sdk.resources import Resource
@@ -11,8 +12,10 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
+from nvrx_telemetry.limits import limits
 from nvrx_telemetry.model import FinishedSpan, Value
 from nvrx_telemetry.traceparent import SpanName
+from nvrx_telemetry.variables import Variables
 
 SCOPE = "nvrx_telemetry"
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
@@ -26,6 +29,7 @@ class SdkSender:
         self._exporter = exporter
         self._own = Resource.create(dict(resource))
         self._scope = InstrumentationScope(SCOPE, version)
+        self._limits = limits(Variables(os.environ))  # read here as the exporter reads its own
         self._resources: dict[tuple[tuple[str, Value], ...], Resource] = {}
 
     def send(self, spans: Sequence[FinishedSpan]) -> bool:
@@ -43,7 +47,7 @@ class SdkSender:
             context=_context(SpanName(span.trace_id, span.span_id)),
             parent=_context(above) if above else None,
             resource=self._own if span.resource is None else self._resource(span.resource),
-            attributes=dict(span.attributes),
+            attributes=self._limits.cut(span.attributes),
             links=[Link(_context(link.to), dict(link.attributes)) for link in span.links],
             kind=SpanKind.INTERNAL,
             status=Status(StatusCode.UNSET) if span.error is None else Status(StatusCode.ERROR, span.error),

@@ -18,8 +18,6 @@ VARIABLE = "NVRX_SPANS"
 """Where a rank appends its spans."""
 CLOCK_VARIABLE = "NVRX_SPANS_EPOCH_NS"
 """Nanoseconds since 1970 at boot (CLOCK_BOOTTIME 0), as the agent has it: one clock for all spans of a node."""
-LAUNCHED_VARIABLE = "NVRX_SPANS_LAUNCHED_NS"
-"""When the agent began to start the rank, nanoseconds since 1970. Its process may be older, if it was warm."""
 
 LIMIT_BYTES = 4 << 20
 """A spool takes no more than this between two reads; what comes then is dropped."""

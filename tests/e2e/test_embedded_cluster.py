@@ -15,6 +15,8 @@ from support.certificates import Authority, Pair
 from support.etcd_server import etcd_cluster
 from support.nodes import Nodes, member_endpoints, nodes_of
 from support.stage import Agent, stage
+from support.training import BOUND_S, Training
+from support.worlds import misled, overlaps, result
 
 from nvrx_async.etcd.wire import grpc, messages, stubs
 
@@ -95,19 +97,32 @@ def test_the_death_of_the_leaders_etcd_costs_no_rank(nodes: Nodes) -> None:
 
 
 def test_a_frozen_leader_costs_no_rank(nodes: Nodes) -> None:
-    agents = started(nodes, *NAMES, options=PATIENT)
-    nodes.stage.up(0, 3)
+    """Nor does it once it goes on, unless this etcd is one of those that may then end leases, as agents warn."""
+    training = Training(nodes.stage)
+    agents = [nodes.start(name, *training.program, options=PATIENT) for name in NAMES]
+    ranks = training.goes_on(0, 3)
+    nodes.whole(*agents)
     leader = nodes.runs_leader(*agents)
-    pid = nodes.member_of(leader)
+    frozen, pid = nodes.endpoint_of(leader), nodes.member_of(leader)
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     nodes.stage.for_a_while(7)  # longer than a lease lives
     others = [agent for agent in agents if agent is not leader]
     assert nodes.runs_leader(*others) in others
-    if "etcd #15247" not in leader.text:  # else, once it goes on, it may end leases, as the agents warn
-        os.kill(pid, signal.SIGCONT)
-    finished(nodes, 0, *agents)
-    assert {news.round for news in nodes.stage.news} == {0}, nodes.stage.told()
+    assert {entry.pid for entry in training.entries} == {rank.pid for rank in ranks}, "frozen it cost nothing"
+    os.kill(pid, signal.SIGCONT)
+    nodes.follows(frozen)
+    training.goes_on(0, 3)
+    training.end()
+    assert [agent.ends(bound_s=BOUND_S) for agent in agents] == [0, 0, 0], nodes.stage.told()
+    if {entry.pid for entry in training.entries} != {rank.pid for rank in ranks}:
+        assert leader.said("etcd #15247"), nodes.stage.told()
+        assert {entry.round for entry in training.entries} == {0, 1}, nodes.stage.told()
+        for agent in agents:
+            assert agent.said(r"round 0 failed: node n\d \(.*\) lost: its lease ended"), nodes.stage.told()
+    assert overlaps(training.entries) == []
+    assert misled(training.folder, 3) == []
+    assert result(training.folder)[1], "the result of an undisturbed run"
 
 
 @pytest.mark.parametrize("data", ["kept", "gone"])
@@ -136,6 +151,32 @@ def test_an_agent_that_comes_back_brings_its_member_back(nodes: Nodes, data: str
     assert (after == before) == (data == "kept")
     finished(nodes, 1, again, *others)
     assert not folder.exists()
+
+
+def test_the_data_of_a_job_that_was_killed_go_with_the_next_start_on_the_host(nodes: Nodes) -> None:
+    agents = started(nodes, *NAMES)
+    nodes.stage.up(0, 3)
+    nodes.whole(*agents)
+    lost, *others = agents
+    folder, all_folders = nodes.data_of(lost), [nodes.data_of(agent) for agent in agents]
+    nodes.lose(lost)
+    lost.ends()
+
+    def another_job() -> Agent:
+        agent = nodes.stage.run("--standalone", *nodes.stage.ranks("--finish-from", "0"))
+        assert agent.ends() == 0, nodes.stage.told()
+        return agent
+
+    another_job()
+    assert folder.exists(), "its agent may come back: the two others are a cluster"
+    for agent in others:
+        nodes.lose(agent)
+        agent.ends()
+    told = another_job()
+    assert not any(one.exists() for one in all_folders)
+    assert told.said(
+        rf"removed what the etcd of job {nodes.stage.run_id}, whose agent was killed, had left in "
+    )
 
 
 def test_who_leaves_takes_its_member_out_so_that_the_last_one_still_decides(nodes: Nodes) -> None:

@@ -96,6 +96,31 @@ def test_a_start_that_a_person_gave_holds_the_first_step():
         assert [at_s for at_s, _, _ in run(monitor(policy), 500, rank, start_s=51.0)] == [due_s]
 
 
+def test_a_section_has_the_limit_of_its_name_unless_the_script_brings_one():
+    policy = HangPolicy(100.0, 200.0, section_limits_s={"setup": 300.0, "step": 20.0})
+
+    def named(name: str, limit_s: float | None = None, *, seen: int = 9):
+        def rank(now: float) -> Seen:
+            names = (NameView(name, seen, 1.0, 1.0),) if seen else ()
+            sections = (section(name, now, now, limit_s=limit_s),)
+            return still(page(now, thread(0.0, 1, opened=1), sections=sections, names=names))
+
+        return [at_s for at_s, _, hung in run(monitor(policy), 400, rank) if hung]
+
+    assert named("setup") == [300.0], "longer than the time-out, and nothing that was learned comes before it"
+    assert named("step") == [20.0], "and shorter"
+    assert named("setup", 50.0) == [50.0]
+    assert named("step", seen=0) == [100.0], "a first step has the time-out"
+    assert named("save", seen=0) == [100.0]
+
+
+def test_a_limit_for_starts_that_are_watched_only_where_ranks_report():
+    """As ft_launcher's limit of the first heartbeat: it judges who has said hello and reported, nobody else."""
+    policy = HangPolicy(100.0, 400.0, startup_given=True, reports_optional=True)
+    assert run(monitor(policy), 900, silent_busy) == []
+    assert [at_s for at_s, _, _ in run(monitor(policy, expected=True), 900, silent_busy)] == [400.0]
+
+
 def test_an_inner_section_is_judged_by_its_own_deadline_though_an_outer_one_is_fresh():
     def rank(now: float) -> Seen:
         inner, outer = section("save", now, now - 5.0), section("epoch", now, 3.0, runs=False)

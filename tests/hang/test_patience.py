@@ -26,10 +26,14 @@ def nothing(now: float) -> tuple[OpenSection, ...]:
 
 
 def run(
-    until_s: float, *ranks: Rank, elsewhere: Elsewhere = nothing, known: dict[str, float] | None = None
+    until_s: float,
+    *ranks: Rank,
+    elsewhere: Elsewhere = nothing,
+    known: dict[str, float] | None = None,
+    policy: HangPolicy = POLICY,
 ) -> tuple[list[tuple[float, int, str]], list[tuple[float, str, tuple[int, ...]]]]:
     """Look as the driver does; who was found hung or suspect, when, and who was excused, when and by whom."""
-    watch = HangMonitor(POLICY, range(len(ranks)), 0.0, known=known or {}, expected=True, node="n0")
+    watch = HangMonitor(policy, range(len(ranks)), 0.0, known=known or {}, expected=True, node="n0")
     found, waits, now_s, looks = [], [], 0.0, 0
     while now_s <= until_s:
         seen = {i: rank(now_s) for i, rank in enumerate(ranks)}
@@ -98,6 +102,12 @@ def test_a_section_without_a_limit_has_the_timeout():
     found, waits = run(160, in_section("save", 50, FOREVER, nested=True), steps_since(41))
     assert found == [(pytest.approx(150.0), 0, "is still in section save")]
     assert [one[0] for one in waits] == [pytest.approx(141.0)]
+
+
+def test_a_section_excuses_for_the_limit_of_its_name():
+    policy = replace(POLICY, section_limits_s={"save": 300.0})
+    found, _ = run(345, in_section("save", 40, FOREVER), waits_since(41), policy=policy)
+    assert found == [(pytest.approx(340.0), 0, "is still in section save")]
 
 
 def test_all_who_wait_on_a_node_are_told_together():

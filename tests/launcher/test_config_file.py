@@ -12,9 +12,10 @@ import yaml
 
 from nvrx_launcher.command_line import parse
 from nvrx_launcher.errors import UsageError
-from nvrx_launcher.ft_section import FT_KEYS, Becomes
-from nvrx_launcher.option import Inert, Source
+from nvrx_launcher.option import Source
 from nvrx_launcher.options import OPTIONS
+from nvrx_launcher.palette import PLAIN
+from nvrx_launcher.print_config import print_config
 from nvrx_launcher.streams import Streams
 from nvrx_launcher.values import Endpoint, NodeRange
 
@@ -35,6 +36,8 @@ def job(tmp_path, monkeypatch):
     ("text", "name", "value"),
     [
         ("max_restarts: 120", "max_restarts", 120),
+        ("section_limits: {setup: 900, save: 60.5}", "section_limits", {"setup": 900, "save": 60.5}),
+        ("section_limits: setup=900,save=60.5", "section_limits", {"setup": 900, "save": 60.5}),
         ("max_restarts: !!int 120", "max_restarts", 120),
         ("max-restarts: 120", "max_restarts", 120),
         ('max_restarts: "120"', "max_restarts", 120),
@@ -212,6 +215,7 @@ fault_tolerance:
   rank_section_timeouts: {setup: 600, step: 180}
   safety_factor: 5.0
   workload_check_interval: 5.0
+  enable_nic_monitor: false
 """
 
 
@@ -221,12 +225,12 @@ def test_the_section_of_ft_launcher_becomes_options(job):
     assert line.value("no_progress_limit") == 0
     assert line.value("progress_file") == "/ckpt/latest"
     assert line.given["hang_timeout"].spelled == "job.yaml:2: rank_heartbeat_timeout"
-    (notice,) = line.notices
-    assert notice.startswith(
-        "job.yaml:1: fault_tolerance: these change nothing: rank_section_timeouts, safety_factor ("
-    )
-    assert "workload_check_interval (nothing is polled)" in notice
-    assert "initial_rank" not in notice, "null is not given"
+    assert line.value("section_limits") == {"setup": 600, "step": 180}
+    nothing, anyway = line.notices
+    assert nothing.startswith("job.yaml:1: fault_tolerance: these change nothing: safety_factor (")
+    assert "workload_check_interval (nothing is polled, a deadline has its own timer)" in nothing
+    assert "initial_rank" not in nothing, "null is not given"
+    assert anyway == "job.yaml:1: fault_tolerance: these ask for what happens anyway: enable_nic_monitor"
 
 
 def test_what_ft_launcher_calls_by_the_same_names_is_outranked_by_our_own(job):
@@ -249,7 +253,21 @@ def test_a_file_of_somebody_else_is_read_for_its_section_alone(job):
         ("lease_ttl: 9\ntrainer: {a: 1}\n" + NVIDIA, "job.yaml:2: unknown option trainer", ""),
         ("fault_tolerance: {rank_heart_timeout: 3}", "has no rank_heart_timeout", "rank_heartbeat_timeout"),
         ("fault_tolerance: {xyz: 3}", "fault_tolerance has no xyz", "outside of fault_tolerance"),
-        ("fault_tolerance:\n  segment: 4", "job.yaml:2: segment is not possible", "leave it out"),
+        ("fault_tolerance:\n  segment: 4", "job.yaml:2: segment: 4 is not possible", "leave it out"),
+        (
+            "fault_tolerance:\n  segment: 4\n  enable_nic_monitor: true",
+            "2 settings are not possible:\n  job.yaml:2: segment: 4: nodes are not placed",
+            "job.yaml:3: enable_nic_monitor: leave it out",
+        ),
+        (
+            "fault_tolerance:\n  term_timeout: 4", "job.yaml:2: fault_tolerance has no term_timeout",
+            "--term-timeout on the command line",
+        ),
+        ("fault_tolerance: {rank_heartbeat_timeout: [3]}", "rank_heartbeat_timeout: a list, where one value", ""),
+        ("fault_tolerance: {safety_factor: {a: 3}}", "safety_factor: a mapping, where one value", ""),
+        ("fault_tolerance: {rank_section_timeouts: 3}", "rank_section_timeouts: 3: '3' is not section:seconds", ""),
+        ("fault_tolerance: {rank_section_timeouts: {a: [3]}}", "a list in a list of single values", "seconds"),
+        ("fault_tolerance: {storage_healthcheck_path: [/a, /b]}", "storage_healthcheck_path: /a,/b is not", "check"),
         ("fault_tolerance:\n  rank_heartbeat_timeout: soon", "job.yaml:2: rank_heartbeat_timeout: soon: ", "90"),
         (
             "fault_tolerance:\n  rank_heartbeat_timeout: 3\n  rank_heartbeat_timeout: 9",
@@ -276,24 +294,6 @@ def test_a_file_that_contains_itself_ends(job):
         job("zzz: &it {inner: *it}")
 
 
-def test_settings_become_options_that_are_there():
-    names = {option.name for option in OPTIONS}
-    assert all(key.status.option in names for key in FT_KEYS if isinstance(key.status, Becomes))
-
-
-def test_the_page_names_every_setting():
-    page = (Path(__file__).parents[2] / "docs" / "config.md").read_text()
-    for key in FT_KEYS:
-        (row,) = (line for line in page.splitlines() if f"`{key.name}`" in line and line.startswith("|"))
-        if isinstance(key.status, Becomes):
-            assert f"`{key.status.option}`" in row
-        elif isinstance(key.status, Inert):
-            assert key.status.line in row
-        else:
-            assert "refused" in row
-            assert key.status.reason in row
-
-
 def test_the_page_on_kubernetes_sets_variables_that_are_read():
     page = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
     spec = yaml.safe_load(re.search(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[1])["spec"]
@@ -303,3 +303,14 @@ def test_the_page_on_kubernetes_sets_variables_that_are_read():
     assert set(named) - known == {"NVRX_TERMINATION_GRACE_S", "NVRX_JOB_TOKEN"}
     assert named["NVRX_TERMINATION_GRACE_S"]["value"] == str(spec["terminationGracePeriodSeconds"])
     assert container["command"][1] == next(one.shown for one in OPTIONS if one.name == "config")
+
+
+def test_settings_survive_as_a_file_of_ours(job, tmp_path):
+    """`--print-config=yaml` turns a file of ft_launcher's into one with our names."""
+    line = job(NVIDIA, "--print-config=yaml")
+    (tmp_path / "ours.yaml").write_text(print_config(line, "yaml", PLAIN, None))
+    again = parse(["--config", str(tmp_path / "ours.yaml"), "train.py"], {})
+    for name in ("hang_timeout", "no_progress_limit", "progress_file", "section_limits"):
+        assert again.value(name) == line.value(name)
+        assert not again.given[name].lent
+    assert again.notices == ()

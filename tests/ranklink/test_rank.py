@@ -26,7 +26,6 @@ from nvrx_async.ranklink.messages import (
     from_wire,
 )
 from nvrx_async.ranklink.page import H_SIGNAL, H_STOP, H_TELL, SIZE_BYTES, STOP_HOLD, Page, PageView
-from nvrx_async.ranklink.rank import Rank
 
 
 @pytest.fixture
@@ -480,6 +479,37 @@ def test_who_connects_again_begins_with_nothing_open_and_each_name_keeps_its_own
     assert counts == {"step": 0, "save": 2, "evaluate": 1}
 
 
+def test_the_first_two_steps_are_kept_on_the_page(page):
+    """What traces say of a rank's start: the agent reads it there, and the rank does nothing for it."""
+    with nvrx_async.connect() as rank:
+        rank.heartbeat()
+        assert (seen(page).first_step_s, seen(page).second_step_s) == (None, None)
+        rank.progress(step=7)
+        first_s = seen(page).first_step_s
+        assert first_s is not None
+        assert seen(page).second_step_s is None
+        rank.progress(step=8)
+        second_s = seen(page).second_step_s
+        assert second_s is not None
+        assert second_s >= first_s
+        rank.progress(step=9)
+        assert (seen(page).first_step_s, seen(page).second_step_s) == (first_s, second_s)
+
+
+def test_a_rank_loads_nothing_for_the_trace_of_its_start(page):
+    code = """
+import sys, nvrx_async
+with nvrx_async.connect() as rank:
+    for _ in rank.steps(3):
+        pass
+print([name for name in sys.modules if "nvrx_telemetry" in name or "opentelemetry" in name])
+"""
+    environment = {**os.environ, "NVRX_SPANS": "/dev/null", "NVRX_SPANS_EPOCH_NS": "1"}
+    told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
+    assert told.stdout.split() == [b"[]"]
+    assert seen(page).second_step_s is not None
+
+
 def test_nobody_touches_a_ranks_dict() -> None:
     """CPython reads attributes of an object more slowly once its `__dict__` was asked for: 10 % of a beat."""
     sources = list((REPOSITORY / "nvrx_async" / "ranklink").glob("rank*.py"))
@@ -493,17 +523,3 @@ def test_nobody_touches_a_ranks_dict() -> None:
             node for node in ast.walk(code) if isinstance(node, ast.Name) and node.id in ("vars", "setattr")
         ]
         assert not [*asked, *calls], source
-
-
-def test_who_hears_of_the_start_takes_itself_away() -> None:
-    rank, heard = Rank(None, None, rank=0, world_size=1, number=0), []
-
-    def starting() -> None:
-        heard.append(len(heard))
-        if len(heard) == 2:
-            rank.starting = None
-
-    rank.starting = starting
-    for step in range(5):
-        rank.progress(step=step)
-    assert heard == [0, 1]

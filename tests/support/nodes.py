@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from support.etcd_view import EtcdView
-from support.stage import Agent, Stage, stage
+from support.stage import BOUND_S, Agent, Stage, stage
 
 from nvrx_async.etcd.wire import grpc, messages, stubs
 
 PORTS = range(20_000, 32_000, 2)
 """Below those that the kernel gives to connections: nobody takes the peer port beside one that was found free."""
 CALL_S = 10.0
+LOOK_S = 0.1
 
 
 def member_endpoints(count: int = 3) -> list[str]:
@@ -72,6 +73,33 @@ class Nodes:
                 if status.header.member_id == status.leader:
                     return agent
         raise AssertionError(f"no leader\n{self.stage.told()}")
+
+    def whole(self, *agents: Agent) -> None:
+        """Wait until each of them runs a member with a vote. Nothing tells of that: look again and again."""
+
+        def reached() -> bool:
+            self.stage.for_a_while(LOOK_S)
+            up = [agent for agent in agents if self.member_of(agent) is not None]
+            listed = self.members(self.endpoint_of(up[0])) if up else []
+            voting = [member for member in listed if member.name and not member.isLearner]
+            return len(up) == len(voting) == len(agents)
+
+        self.stage.until(reached, f"{len(agents)} members with a vote")
+
+    def follows(self, endpoint: str) -> None:
+        """Wait until this member has caught up with the cluster: it answers a linearizable read only then."""
+
+        def reached() -> bool:
+            try:
+                with grpc.insecure_channel(endpoint) as channel:
+                    request = messages.RangeRequest(key=b"/nvrx")
+                    stubs.KVStub(channel).Range(request, timeout=BOUND_S, wait_for_ready=True)
+            except grpc.RpcError:  # it learns of another leader while the read waits
+                self.stage.for_a_while(LOOK_S)
+                return False
+            return True
+
+        self.stage.until(reached, f"{endpoint} follows")
 
     def coordinates(self, *agents: Agent) -> Agent:
         """The agent that decides for the job."""

@@ -18,6 +18,7 @@ from nvrx_telemetry.prometheus import prometheus_name
 from nvrx_telemetry.sampling import sampling
 from nvrx_telemetry.setup import Protocol, telemetry_config, without_password
 from nvrx_telemetry.trouble import Trouble
+from nvrx_telemetry.variables import Variables
 
 ON = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
@@ -76,7 +77,7 @@ def test_what_is_not_known_is_said() -> None:
     ],
 )
 def test_sampling_is_as_opentelemetrys(environment: dict[str, str], ratio: float) -> None:
-    ours = sampling(environment)
+    ours = sampling(Variables(environment))
     assert ours.ratio == ratio
     theirs = TraceIdRatioBased(ratio)
     for trace_id in (n * 0x9E3779B97F4A7C15F39CC0605CEDC835 % (1 << 128) for n in range(1, 300)):

@@ -33,7 +33,7 @@ EXAMPLES = """\b
 Examples:
   nvrx ps                              all jobs, with their last fault
   nvrx status llama -w                 one job, redrawn as it changes
-  nvrx why llama                       why it restarted, and where the time went
+  nvrx why llama                       why it restarted, where the time went
   nvrx logs llama --errors             the first error ahead of its cascade
   nvrx wait llama --for round=2 --timeout 10m
   nvrx drain llama node-17 --reason "fan replaced"

@@ -12,11 +12,13 @@ from nvrx_launcher.ctl.checks.finding import Finding, Grade
 from nvrx_launcher.ctl.checks.host import host_findings
 from nvrx_launcher.ctl.checks.network import network_findings
 from nvrx_launcher.ctl.checks.packages import package_findings
+from nvrx_launcher.ctl.lines import hanging
 from nvrx_launcher.ctl.place import EtcdOptions
 from nvrx_launcher.ctl.screen import Screen
 from nvrx_launcher.ctl.table import signs
 
 BAD = 1
+_READABLE = 25
 
 
 async def doctor(options: EtcdOptions, screen: Screen, *, shared_memory: str) -> int:
@@ -44,9 +46,14 @@ def report(found: Sequence[Finding], screen: Screen) -> list[str]:
     lines = []
     for finding in found:
         mark = paints[finding.grade](f"{finding.grade.value:<4}")
-        lines.append(f"{mark}  {finding.what:<{width}}  {finding.text}")
+        plain, painted = (
+            f"{word}  {finding.what:<{width}}  " for word in (f"{finding.grade.value:<4}", mark)
+        )
+        lines += hanging(plain, finding.text, screen.width, least=_READABLE, paint_head=painted)
         if finding.hint:
-            lines.append(f"{'':<{width + 8}}{palette.path('->')} {finding.hint}")
+            blank = " " * (width + 8 if screen.width is None or screen.width - width > _READABLE else 2)
+            shown = f"{blank}{palette.path('->')} "
+            lines += hanging(f"{blank}-> ", finding.hint, screen.width, least=_READABLE, paint_head=shown)
     bad = sum(finding.grade is Grade.BAD for finding in found)
     warned = sum(finding.grade is Grade.WARN for finding in found)
     lines += ["", f"{len(found)} looked at: {bad} bad, {warned} to think about"]

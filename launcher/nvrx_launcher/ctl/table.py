@@ -90,12 +90,23 @@ def _fitted(columns: Sequence[Column], widths: list[int], width: int) -> tuple[l
         if not droppable:
             break
         kept.remove(max(droppable, key=lambda i: columns[i].priority))
-    while flexible and sum(widths[i] for i in flexible) > max(room, 0):
-        widest = max(flexible, key=lambda i: widths[i])
-        if widths[widest] <= 1:
+    _shrink(widths, flexible, sum(widths[i] for i in flexible) - max(room, 0), 1)
+    over = sum(widths[i] for i in kept) + len(_GAP) * (len(kept) - 1) - width
+    names = [i for i in kept if not columns[i].flexible and not columns[i].right]
+    for columns_cut, least in ((names, _LEAST), (names, 1), (kept, 1)):  # nothing else is left to be cut
+        over = _shrink(widths, columns_cut, over, least)
+    return kept, widths
+
+
+def _shrink(widths: list[int], which: Sequence[int], by: int, least: int) -> int:
+    """Take so many places from the widest of these columns; returns what is left to be taken."""
+    while by > 0 and which:
+        widest = max(which, key=lambda i: widths[i])
+        if widths[widest] <= least:
             break
         widths[widest] -= 1
-    return kept, widths
+        by -= 1
+    return by
 
 
 def _line(columns: Sequence[Column], row: Sequence[Cell], kept: Sequence[int], widths: Sequence[int]) -> str:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from nvrx_async.job.records import Exclusion
 from nvrx_async.job.status import JobState, JobStatus, NodeStatus, RankStatus, Role
+from nvrx_launcher.ctl.lines import packed
 from nvrx_launcher.ctl.screen import Screen
-from nvrx_launcher.ctl.table import Cell, Column, Paint, table
+from nvrx_launcher.ctl.table import Cell, Column, Paint, signs, table
 from nvrx_launcher.wording import clean, count, duration
 
 T = TypeVar("T")
@@ -20,8 +20,9 @@ _BAD = frozenset({"failed", "abandoned", "lost", "exception", "signal", "exit_co
 _USUAL = frozenset({"running", "done", "finished", ""})
 _OLD_BEAT_S = 10.0
 _TITLE = 11
-_LEAST_TEXT = 30
+_LEAST_TEXT = 20
 _NO_END = 1_000_000
+_PATHS = ("log", "logs")
 _WIDE = 110
 """In a narrower list of jobs the kind of a fault says more than the beginning of its sentence."""
 
@@ -41,12 +42,16 @@ def jobs(found: Sequence[JobStatus], screen: Screen) -> list[str]:
         Column("JOB"),
         Column("STATE"),
         Column("ROUND", right=True),
-        Column("NODES", right=True),
-        Column("RANKS", right=True),
-        Column("AGE", right=True),
-        *([Column("RESTARTS", right=True), Column("ATTEMPT", right=True)] if screen.wide else []),
-        Column("LAST FAULT", flexible=True, priority=1),
-        *([Column("COMMAND", flexible=True)] if screen.wide else []),
+        Column("NODES", right=True, priority=2),
+        Column("RANKS", right=True, priority=3),
+        Column("AGE", right=True, priority=1),
+        *(
+            [Column("RESTARTS", right=True, priority=5), Column("ATTEMPT", right=True, priority=6)]
+            if screen.wide
+            else []
+        ),
+        Column("LAST FAULT", flexible=True, priority=4),
+        *([Column("COMMAND", flexible=True, priority=7, least=_LEAST_TEXT)] if screen.wide else []),
     ]
     rows = [_job(one, screen) for one in found]
     return table(columns, rows, screen.width, screen.palette.quiet)
@@ -85,9 +90,13 @@ def status(one: JobStatus, screen: Screen) -> list[str]:
     if one.nodes:
         lines += [*nodes(one.nodes, screen), ""]
     if one.ranks:
-        lines += [summary_of_ranks(one.ranks), *ranks(one.ranks, screen), ""]
+        lines += [*packed([summary_of_ranks(one.ranks)], screen.width, "  "), *ranks(one.ranks, screen), ""]
     if one.silent:
-        lines.append(screen.palette.warning("no live numbers from ") + _named(one.silent))
+        silent: list[Cell | str] = [
+            Cell("no live numbers from", screen.palette.warning),
+            f" {_named(one.silent)}",
+        ]
+        lines += packed(silent, screen.width, "  ")
     while lines and not lines[-1]:
         lines.pop()
     return lines
@@ -95,15 +104,13 @@ def status(one: JobStatus, screen: Screen) -> list[str]:
 
 def head(one: JobStatus, screen: Screen) -> list[str]:
     """What the job is and how it stands, a fact a line."""
-    state = state_paint(screen, one.state.value)(one.state.value)
+    state = Cell(f"  {one.state.value}", state_paint(screen, one.state.value))
     since = (
         f" for {screen.ago(one.since_utc)}" if not one.state.is_over else f" {screen.ago(one.since_utc)} ago"
     )
-    first = f"{one.run_id}  {state}{since}, round {one.round}, attempt {one.attempt}"
     facts = [("command", clean(" ".join(one.command)))]
     if one.state is JobState.UNKNOWN:
         since = f", last heard of {screen.ago(one.since_utc)} ago"
-        first = f"{one.run_id}  {state}{since}, round {one.round}, attempt {one.attempt}"
     present = f"{one.nodes_present} of {_range(one)} registered"
     facts.append(("nodes", present + (f", {count(one.world_size, 'rank')}" if one.world_size else "")))
     facts.append(("spent", _spent(one)))
@@ -123,7 +130,8 @@ def head(one: JobStatus, screen: Screen) -> list[str]:
     facts += [("asked", f"{c.verb.value} {c.node_id or ''} by {c.by}, no answer yet") for c in one.commands]
     if one.outcome is not None:
         facts.append(("outcome", f"exit code {one.outcome.exit_code}: {clean(one.outcome.reason)}"))
-    return [first, *_facts(facts, screen, indent="")]
+    first: list[Cell | str] = [one.run_id, state, f"{since}, round {one.round}, attempt {one.attempt}"]
+    return [*packed(first, screen.width, "  "), *_facts(facts, screen, indent="")]
 
 
 def ending(one: JobStatus, screen: Screen) -> str:
@@ -160,11 +168,11 @@ def nodes(found: Sequence[NodeStatus], screen: Screen) -> list[str]:
         Column("ETCD", right=True, priority=4),
         *(
             [
-                Column("ADDRESS"),
-                Column("PROBE"),
+                Column("ADDRESS", priority=7),
+                Column("PROBE", priority=8),
                 Column("PID", right=True, priority=5),
                 Column("INCARNATION", priority=6),
-                Column("LOGS", flexible=True, least=24),
+                Column("LOGS", flexible=True, least=24, priority=9),
             ]
             if screen.wide
             else []
@@ -173,7 +181,7 @@ def nodes(found: Sequence[NodeStatus], screen: Screen) -> list[str]:
     ]
     shown, left_out = _cut(found, screen.rows, lambda one: one.role is not Role.MEMBER)
     rows = [_node(one, screen) for one in shown]
-    return [*table(columns, rows, screen.width, screen.palette.quiet), *left_out]
+    return [*table(columns, rows, screen.width, screen.palette.quiet), *packed(left_out, screen.width)]
 
 
 def _node(one: NodeStatus, screen: Screen) -> list[Cell | str]:
@@ -217,11 +225,11 @@ def ranks(found: Sequence[RankStatus], screen: Screen) -> list[str]:
         Column("SECTION", flexible=True, priority=2),
         Column("OUTPUT", right=True, priority=3),
         Column("PID", right=True, priority=4),
-        *([Column("HOST"), Column("LOG", flexible=True)] if screen.wide else []),
+        *([Column("HOST", priority=5), Column("LOG", flexible=True, priority=6)] if screen.wide else []),
     ]
     shown, left_out = _cut(found, screen.rows, unusual)
     rows = [_rank(one, screen) for one in shown]
-    return [*table(columns, rows, screen.width, screen.palette.quiet), *left_out]
+    return [*table(columns, rows, screen.width, screen.palette.quiet), *packed(left_out, screen.width)]
 
 
 def _rank(one: RankStatus, screen: Screen) -> list[Cell | str]:
@@ -282,7 +290,8 @@ def described_node(one: JobStatus, screen: Screen) -> list[str]:
         ("logs", node.log_dir),
         ("why", clean(node.why)),
     ]
-    return [f"node {node.node_id} of {one.run_id}", *_facts(facts, screen), "", *ranks(one.ranks, screen)]
+    named = packed([f"node {node.node_id} of {one.run_id}"], screen.width, "  ")
+    return [*named, *_facts(facts, screen), "", *ranks(one.ranks, screen)]
 
 
 def described_rank(one: RankStatus, screen: Screen) -> list[str]:
@@ -305,9 +314,12 @@ def _facts(facts: Sequence[tuple[str, str]], screen: Screen, indent: str = "  ")
     room = max((screen.width or _NO_END) - _TITLE - len(indent), _LEAST_TEXT)
     lines = []
     for name, text in facts:
-        for place, part in enumerate(textwrap.wrap(clean(text), room)):
+        whole = name in _PATHS and signs(clean(text)) > room
+        for place, part in enumerate([] if whole else packed([clean(text)], room) if text else []):
             title = name if place == 0 else ""
             lines.append(f"{indent}{screen.palette.quiet(f'{title:<{_TITLE}}')}{part}")
+        if whole:  # a path is never parted, so that it can be taken from the screen
+            lines += [f"{indent}{screen.palette.quiet(name)}", f"{indent}{clean(text)}"]
     return lines
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 from nvrx_async.job.job_events import EventKind, JobEvent
@@ -12,6 +11,7 @@ from nvrx_async.job.times import seconds_between
 from nvrx_async.job.waterfall import Waterfall
 from nvrx_async.job.where import where
 from nvrx_async.job.why import Consequence, Stack, Why
+from nvrx_launcher.ctl.lines import hanging, packed
 from nvrx_launcher.ctl.screen import Screen
 from nvrx_launcher.ctl.table import Cell, Column, Paint, cut, signs, table
 from nvrx_launcher.wording import clean, count, duration, number_list, one_line
@@ -19,12 +19,14 @@ from nvrx_launcher.wording import clean, count, duration, number_list, one_line
 _TITLE = 10
 _BAR = 30
 _LEAST_BAR = 8
-_LEAST_TEXT = 30
+_LEAST_TEXT = 20
 _STACKS = 8
 _FRAMES = 12
 _CONSEQUENCES = 12
 _READABLE = 30
-_CLOCK_AND_KIND = 23
+_NARROW = 60
+_LEAST_SENTENCE = 30
+_LEAST_MEANING = 25
 _SHORT = {
     "told": "every node knows",
     "stopped": "evidence, then the stop",
@@ -42,15 +44,20 @@ _SHORT = {
 
 def rounds(found: Sequence[RoundRecord], screen: Screen) -> list[str]:
     """`nvrx rounds JOB`."""
+    narrow = _is_narrow(screen)
     columns = [
         Column("ROUND", right=True),
         Column("STATE"),
-        Column("RANKS", right=True),
-        Column("OPENED", right=True, priority=2),
+        Column("RANKS", right=True, priority=1 if narrow else 0),
+        Column("OPENED", right=True, priority=3),
         Column("RAN", right=True),
-        Column("NEXT", priority=1),
-        Column("WHY IT ENDED", flexible=True, least=_READABLE),
-        *([Column("DECISION", flexible=True), Column("DIGEST")] if screen.wide else []),
+        Column("NEXT", priority=2),
+        Column("WHY IT ENDED", flexible=True, least=_LEAST_TEXT if narrow else _READABLE),
+        *(
+            [Column("DECISION", flexible=True, priority=5, least=_READABLE), Column("DIGEST", priority=4)]
+            if screen.wide
+            else []
+        ),
     ]
     rows = [_round(one, screen) for one in found]
     return table(columns, rows, screen.width, screen.palette.quiet)
@@ -60,6 +67,8 @@ def _round(one: RoundRecord, screen: Screen) -> list[Cell | str]:
     over = one.times.fault_utc or one.times.ended_utc or screen.now.isoformat()
     ran = seconds_between(one.times.running_utc, over)
     why = one.root.sentence if one.root else one.outcome.reason if one.outcome else "-"
+    if one.root and _is_narrow(screen):
+        why = one.root.kind.value.replace("_", " ")
     asked = one.root is not None and one.root.kind is FaultKind.ASKED
     ended = "on request" if asked else "failed"
     state = "finished" if one.success else ended if one.root else one.phase.value
@@ -77,6 +86,11 @@ def _round(one: RoundRecord, screen: Screen) -> list[Cell | str]:
     ]
 
 
+def _is_narrow(screen: Screen) -> bool:
+    """The kind of a fault says more than the beginning of its sentence there."""
+    return screen.width is not None and screen.width < _NARROW
+
+
 def events(found: Sequence[JobEvent], screen: Screen) -> list[str]:
     """`nvrx events JOB`, one line each."""
     return [event_line(event, screen) for event in found]
@@ -90,11 +104,12 @@ def event_line(event: JobEvent, screen: Screen) -> str:
     ):
         paint = screen.palette.success
     moment = screen.palette.quiet(screen.clock(event.at_utc))
-    text = one_line(event.sentence)
-    if screen.terminal and screen.width is not None:
-        room = max(screen.width - _CLOCK_AND_KIND, _LEAST_TEXT)
-        text = f"\n{' ' * _CLOCK_AND_KIND}".join(textwrap.wrap(text, room) or [""])
-    return f"{moment}  {paint(f'{event.kind.value:<11}')}  {text}"
+    kind = f"{event.kind.value:<11}"
+    width = screen.width if screen.terminal else None  # a line each, in a pipe
+    plain, painted = f"{screen.clock(event.at_utc)}  {kind}  ", f"{moment}  {paint(kind)}  "
+    return "\n".join(
+        hanging(plain, one_line(event.sentence), width, least=_LEAST_SENTENCE, paint_head=painted)
+    )
 
 
 def why(one: Why, screen: Screen) -> list[str]:
@@ -102,7 +117,10 @@ def why(one: Why, screen: Screen) -> list[str]:
     palette = screen.palette
     title = "cause" if one.root else "outcome" if one.outcome else "now"
     headline = _block(screen, title, [clean(one.headline)], palette.error if one.root else None)
-    lines = [f"job {one.run_id}, attempt {one.attempt}, round {one.round}", *headline]
+    lines = [
+        *packed([f"job {one.run_id}, attempt {one.attempt}, round {one.round}"], screen.width),
+        *headline,
+    ]
     if one.root is not None:
         blame = (
             "" if one.root.culprit or one.root.kind is FaultKind.ASKED else "; nobody is to blame for certain"
@@ -120,7 +138,7 @@ def why(one: Why, screen: Screen) -> list[str]:
     if one.evidence:
         lines += _block(screen, "last lines", [f"| {clean(line)}" for line in one.evidence])
     if one.log:
-        lines += _block(screen, "log", [one.log], palette.path)
+        lines += _path(screen, "log", one.log)
     lines += _block(screen, "others", _others(one.consequences, screen))
     repeated = one.decision == one.headline
     decided = f"{one.level}: {clean(one.decision)}" if one.level else "" if repeated else clean(one.decision)
@@ -166,7 +184,7 @@ def waterfall(one: Waterfall, screen: Screen, *, since: str = "the fault") -> li
     last = one.steps[-1].name
     ends = "the first step" if last.endswith("first step") else "the end of the job"
     until = ends if one.complete else f"'{last}', which is as far as is known"
-    lines = [f"{duration_ms(one.seconds)} from {since} to {until}"]
+    lines = packed([f"{duration_ms(one.seconds)} from {since} to {until}"], screen.width, "  ")
     names = max(signs(step.name) for step in one.steps)
     times = max(signs(duration_ms(step.seconds)) for step in one.steps)
     room = (screen.width or 100) - names - times - 8
@@ -180,13 +198,20 @@ def waterfall(one: Waterfall, screen: Screen, *, since: str = "the fault") -> li
         free = (screen.width or 10_000) - names - times - bar - 8 - signs(last)
         short = _SHORT.get(step.name.rpartition(" + ")[2], step.meaning)
         meaning = step.meaning if signs(step.meaning) <= free else short
-        text = cut(meaning, max(free, 0)) + last
+        if free + signs(last) < _LEAST_MEANING:  # the bar takes all there is: who was last stands below it
+            below, text = [f"last: {step.last}"] if step.last else [], ""
+        else:
+            fits = signs(meaning) <= free or not step.last
+            text = meaning + last if fits else f"last: {step.last}"
+            below, text = [], cut(text, free + signs(last))
         lines.append(
             f"  {step.name:<{names}}  {duration_ms(step.seconds):>{times}}  {screen.palette.path(drawn)}  "
             f"{screen.palette.quiet(text)}".rstrip()
         )
+        lines += [screen.palette.quiet(f"    {cut(line, (screen.width or 10_000) - 4)}") for line in below]
     if one.missing:
-        lines.append(screen.palette.quiet(f"  not told: {', '.join(one.missing)}"))
+        missing = packed([f"  not told: {', '.join(one.missing)}"], screen.width, "    ")
+        lines += [screen.palette.quiet(line) for line in missing]
     return lines
 
 
@@ -243,12 +268,16 @@ def _stacks(found: Sequence[Stack], culprit: int | None, screen: Screen) -> list
     lines = ["", "what the ranks did"]
     for one in ordered[:_STACKS]:
         blamed = "to blame" if one.rank == culprit else "hung" if one.hung else ""
-        mark = screen.palette.error(blamed) if blamed else "had exited" if one.ended else "waited"
+        mark = (
+            Cell(f" {blamed}", screen.palette.error) if blamed else " had exited" if one.ended else " waited"
+        )
         step = f", step {one.step}" if one.step is not None else ""
         section = f", in section {clean(one.section)}" if one.section else ""
         silent = f", silent for {duration(one.silent_s)}" if one.silent_s else ""
-        lines.append(f"  rank {one.rank} on {where(one.node_id, one.host)}: {mark}{step}{section}{silent}")
-        lines += [f"      {clean(frame)}" for frame in one.frames[:_FRAMES]]
+        head = f"  rank {one.rank} on {where(one.node_id, one.host)}:"
+        lines += packed([head, mark, f"{step}{section}{silent}"], screen.width, "    ")
+        for frame in one.frames[:_FRAMES]:
+            lines += packed([f"      {clean(frame)}"], screen.width, "        ")
     if len(ordered) > _STACKS:
         lines.append(f"  ... {len(ordered) - _STACKS} more, in -o json")
     return lines
@@ -257,14 +286,19 @@ def _stacks(found: Sequence[Stack], culprit: int | None, screen: Screen) -> list
 def _block(screen: Screen, title: str, lines: Sequence[str], paint: Paint | None = None) -> list[str]:
     """Lines under a title at their left, broken where the screen ends."""
     room = max((screen.width or 10_000) - _TITLE - 4, _LEAST_TEXT)
-    broken = [
-        part for line in lines for part in textwrap.wrap(clean(line), room, subsequent_indent="  ") or [""]
-    ]
+    broken = [part for line in lines for part in packed([clean(line)], room, "  ")]
     found = []
     for place, line in enumerate(broken):
         head = title if place == 0 else ""
         found.append(f"  {screen.palette.quiet(f'{head:<{_TITLE}}')}  {paint(line) if paint else line}")
     return found
+
+
+def _path(screen: Screen, title: str, path: str) -> list[str]:
+    """A path under a title. It is never parted, so that it can be taken from the screen."""
+    if screen.width is None or signs(path) <= screen.width - _TITLE - 4:
+        return _block(screen, title, [path], screen.palette.path)
+    return [f"  {screen.palette.quiet(title)}", f"  {screen.palette.path(path)}"]
 
 
 def _plain(text: str) -> str:

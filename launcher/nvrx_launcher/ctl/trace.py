@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from nvrx_async.job.errors import NoSuchRoundError
 from nvrx_async.job.records import Mark
@@ -12,13 +12,17 @@ from nvrx_async.job.round_record import NodeMarks, RoundRecord
 from nvrx_async.job.times import seconds_between
 from nvrx_async.job.waterfall import Waterfall, waterfall
 from nvrx_launcher.ctl import text_rounds
+from nvrx_launcher.ctl.lines import packed
 from nvrx_launcher.ctl.place import EtcdOptions, job_client
 from nvrx_launcher.ctl.screen import Screen
+from nvrx_launcher.ctl.table import cut, signs
 from nvrx_launcher.ctl.text_rounds import duration_ms
 from nvrx_launcher.wording import clean
 
-_NO_END = 1_000_000
+_MOST_OF_A_NAME = 3
+"""A third of the screen is for the node's name, where it is narrow."""
 _ENDING = (Mark.FAULT, Mark.TOLD, Mark.STOPPING, Mark.GONE, Mark.REPORTED)
+Marks: TypeAlias = Sequence[tuple[Mapping[str, NodeMarks], Mark]]
 _STARTING = (Mark.RELEASED, Mark.STARTED, Mark.HELLO, Mark.FIRST_STEP)
 
 
@@ -82,11 +86,12 @@ def round_trace(before: RoundRecord | None, record: RoundRecord) -> RoundTrace:
 def lines(one: RoundTrace, screen: Screen) -> list[str]:
     """The picture: bars over all nodes, then when each node came to each point."""
     named = f", trace {one.trace_id}" if one.trace_id else ""
-    head = f"job {one.run_id}, attempt {one.attempt}, round {one.round}{named}"
+    head = packed([f"job {one.run_id}, attempt {one.attempt}, round {one.round}{named}"], screen.width)
     if one.restart is None:
-        return [head, f"no restart led here: {clean(one.why) or 'the job begins'}"]
-    told = textwrap.wrap(clean(one.why), screen.width or _NO_END)
-    drawn = [head, *told, "", *text_rounds.waterfall(one.restart, screen)]
+        none = f"no restart led here: {clean(one.why) or 'the job begins'}"
+        return [*head, *packed([none], screen.width)]
+    told = packed([clean(one.why)], screen.width)
+    drawn = [*head, *told, "", *text_rounds.waterfall(one.restart, screen)]
     nodes = _nodes(one, screen)
     return [*drawn, "", *nodes] if nodes else drawn
 
@@ -101,15 +106,23 @@ def _nodes(one: RoundTrace, screen: Screen) -> list[str]:
     if not marks:
         return []
     whole = _table(one, marks, screen)
-    if screen.width is None or max(map(len, whole)) <= screen.width:
+    if screen.width is None or max(map(signs, whole)) <= screen.width:
         return whole
     parts = [[pair for pair in marks if pair[0] is held] for held in (ended, started)]
-    return [line for part in parts if part for line in (*_table(one, part, screen), "")][:-1]
+    fitting = [some for part in parts if part for some in _fitting(one, part, screen)]
+    return [line for some in fitting for line in (*_table(one, some, screen), "")][:-1]
 
 
-def _table(
-    one: RoundTrace, marks: Sequence[tuple[Mapping[str, NodeMarks], Mark]], screen: Screen
-) -> list[str]:
+def _fitting(one: RoundTrace, marks: Marks, screen: Screen) -> list[Marks]:
+    """The same in so many tables that each is as wide as the screen at most."""
+    wide = max(map(signs, _table(one, marks, screen)))
+    if screen.width is None or wide <= screen.width or len(marks) == 1:
+        return [marks]
+    half = (len(marks) + 1) // 2
+    return [*_fitting(one, marks[:half], screen), *_fitting(one, marks[half:], screen)]
+
+
+def _table(one: RoundTrace, marks: Marks, screen: Screen) -> list[str]:
     nodes = sorted({node.node_id for node in (*one.ending, *one.starting)})
     rows = [["node", *(mark.value.replace("_", " ") for _, mark in marks)]]
     for node_id in nodes[: screen.rows]:
@@ -118,9 +131,13 @@ def _table(
             utc = held[node_id].at_utc.get(mark, "") if node_id in held else ""
             passed_s = seconds_between(one.fault_utc, utc)
             cells.append("-" if passed_s is None else f"+{duration_ms(max(passed_s, 0.0))}")
-        rows.append([node_id, *cells])
+        rows.append([node_id if screen.width is None else cut(node_id, _name_places(screen.width)), *cells])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
+
+
+def _name_places(width: int) -> int:
+    return max(width // _MOST_OF_A_NAME, 8)

@@ -33,7 +33,6 @@ LATER = frozenset(
         "NVRX_ROUND",
         "NVRX_SPANS",
         "NVRX_SPANS_EPOCH_NS",
-        "NVRX_SPANS_LAUNCHED_NS",
         "NVRX_STACKS_FILE",
         "OTEL_RESOURCE_ATTRIBUTES",
         "TRACEPARENT",

@@ -1,0 +1,92 @@
+"""Options of ft_launcher on the command line and in its variables, put into their place among those who give values.
+
+An option of ours outranks the one of ft_launcher that means the same, by the same giver; else the command line comes
+before the environment, and both before a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from nvrx_launcher.errors import UsageError
+from nvrx_launcher.ft_options import FT_OPTIONS, FtOption
+from nvrx_launcher.ft_translate import Setting, Translated, translated
+from nvrx_launcher.option import Given, Option, Source
+
+Word: TypeAlias = tuple[Option | FtOption, str, str | None]
+"""An option as it was written: how it is spelled, and its value, None for a flag."""
+
+Givers: TypeAlias = dict[str, list[Given]]
+
+
+def add_settings(
+    givers: Givers, words: Sequence[Word], environment: Mapping[str, str]
+) -> tuple[Translated, ...]:
+    """Add what such options give to the variables of ours, which are there already.
+
+    Raises:
+        UsageError: a value that there cannot be, or a setting that cannot be kept.
+    """
+    line = translated("command line", _of_line(words))
+    variables = translated("environment", _of_environment(environment))
+    for name, ones in line.given.items():
+        givers[name][:0] = ones
+    for name, ones in variables.given.items():
+        givers[name].extend(ones)
+    return line, variables
+
+
+def settle(givers: Givers, told: Sequence[Translated]) -> tuple[str, ...]:
+    """When all have given: what settings bring along, below all others; and what is to be told.
+
+    Raises:
+        UsageError: an option outranks a setting that asks for more.
+    """
+    for one in told:
+        for name, assumed in one.assumed.items():
+            givers[name].append(assumed)
+    _one_time_out(givers["workers_stop_timeout"])
+    notices = [notice for one in told for notice in one.notices]
+    nodes = next(iter(givers["nnodes"]), None)
+    lent = any(one.given or one.notices for one in told) or any(
+        one.lent for ones in givers.values() for one in ones
+    )
+    if lent and nodes is not None and nodes.value.minimum != nodes.value.maximum:
+        least, most = nodes.value
+        notices.append(
+            f"{nodes}: up to {most} nodes train here; {least} that train and {most - least} that wait, "
+            f"as ft_launcher has it, are --nnodes {least} --spares {most - least}"
+        )
+    return tuple(notices)
+
+
+def _of_line(words: Sequence[Word]) -> list[Setting]:
+    return [
+        Setting(option, spelled, "true" if value is None else value, Source.COMMAND_LINE)
+        for option, spelled, value in words
+        if isinstance(option, FtOption)
+    ]
+
+
+def _of_environment(environment: Mapping[str, str]) -> list[Setting]:
+    """An empty variable counts as unset."""
+    return [
+        Setting(option, variable, environment[variable], Source.ENVIRONMENT)
+        for option in FT_OPTIONS
+        for variable in option.environment
+        if environment.get(variable)
+    ]
+
+
+def _one_time_out(givers: Sequence[Given]) -> None:
+    """There is one time-out between SIGTERM and SIGKILL; what is saved in it must not be cut off in silence."""
+    if not givers or givers[0].lent:
+        return
+    ours = givers[0]
+    for lent in givers[1:]:
+        if lent.lent and lent.value > ours.value:
+            raise UsageError(
+                f"{lent} and {ours}: there is one time-out here, for restarts and for the end of the job",
+                f"give --workers-stop-timeout {lent.text} alone; a rank that ignores SIGTERM is killed at once anyway",
+            )
