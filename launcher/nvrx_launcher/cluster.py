@@ -43,6 +43,7 @@ from nvrx_async.etcd import (
 from nvrx_async.etcd import EtcdConfig as ClientConfig
 from nvrx_async.etcd.cluster import SIZES
 from nvrx_async.etcd.config import join_host_port
+from nvrx_async.etcd.owner import Owner
 from nvrx_async.etcd.server import bound
 from nvrx_launcher.addresses import is_own, own_address, unreachable
 from nvrx_launcher.errors import UsageError
@@ -242,8 +243,10 @@ def claim(plan: ClusterPlan) -> Claim | Occupied:
 
 
 def _folder_of(plan: ClusterPlan, own: PlannedMember) -> MemberFolder | None:
+    peers = tuple(member.peer_url for member in plan.members if member != own)
     try:
-        return MemberFolder.take(f"{plan.token}-{own.endpoint.port}{_host_mark(own.endpoint.host)}")
+        owner = Owner.this(plan.job, plan.token, peers)
+        return MemberFolder.take(f"{plan.token}-{own.endpoint.port}{_host_mark(own.endpoint.host)}", owner)
     except OSError as error:
         raise ServerStartError(
             "this node's etcd member has no place for its data",

@@ -27,6 +27,7 @@ from nvrx_launcher.cluster import Meeting, reach_several, resolving
 from nvrx_launcher.config import EmbeddedEtcd, EtcdConfig
 from nvrx_launcher.errors import NotReadyError
 from nvrx_launcher.etcd_password import credentials_of
+from nvrx_launcher.left_data import remove_left_data
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -79,6 +80,7 @@ async def reach(
         server: EmbeddedServer | None = None
         member: ClusterMember | None = None
         credentials = _credentials(config, job_token)
+        await remove_left_data(config.endpoints, job, say)
         if config.embedded is EmbeddedEtcd.PRIVATE:
             server = await stack.enter_async_context(EmbeddedServer(log_file=log_file))
             client = await stack.enter_async_context(EtcdClient(ClientConfig((server.endpoint,))))

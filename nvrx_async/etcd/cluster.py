@@ -39,10 +39,14 @@ class PlannedMember:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """The members in the order in which they are named; `token` keeps clusters of different jobs apart."""
+    """The members in the order in which they are named; `token` keeps clusters of different jobs apart.
+
+    `job` is what people call the job.
+    """
 
     token: str
     members: tuple[PlannedMember, ...]
+    job: str = ""
 
     @property
     def quorum(self) -> int:
@@ -89,7 +93,7 @@ def plan_cluster(endpoints: Sequence[Endpoint], job: str) -> ClusterPlan:
     named = ",".join(sorted(endpoint.address for endpoint in endpoints))
     token = f"nvrx-{hashlib.sha256(f'{job} {named}'.encode()).hexdigest()[:_DIGEST_LENGTH]}"
     members = tuple(_planned(endpoint, offset, token, secure=secure) for endpoint in dict.fromkeys(endpoints))
-    return ClusterPlan(token, members)
+    return ClusterPlan(token, members, job)
 
 
 def _planned(endpoint: Endpoint, offset: int, token: str, *, secure: bool) -> PlannedMember:

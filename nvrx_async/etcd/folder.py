@@ -1,4 +1,4 @@
-"""A private folder for a server's data, removed at the end, or by the next server if its owner was killed."""
+"""A private folder for a server's data: removed at the end, or by whoever starts next if its owner was killed."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import fcntl
 import os
 import shutil
 import tempfile
-import time
 from pathlib import Path
 
+from nvrx_async.etcd.owner import Owner
+
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
-_PREFIX = "nvrx-server-"
+PRIVATE_PREFIX = "nvrx-server-"
 _TMPFS_FREE_BYTES = 1 << 30
 """etcd preallocates 64 MiB of write-ahead log at a time and keeps five, beside its database and snapshots."""
-
-_SETTLED_S = 60.0
-"""A younger folder may be one whose owner has not locked it yet."""
 
 
 class PrivateFolder:
@@ -25,10 +23,9 @@ class PrivateFolder:
     """
 
     def __init__(self) -> None:
-        base = SHARED_MEMORY if has_room() else Path(tempfile.gettempdir())
-        _remove_leftovers(base)
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
-        self._lock = _locked(self.path)
+        self.path = Path(tempfile.mkdtemp(prefix=PRIVATE_PREFIX, dir=base_with_room()))
+        self._lock = locked(self.path)
+        Owner.this("").write(self.path)
 
     def remove(self) -> None:
         """Delete it with all it holds."""
@@ -37,35 +34,44 @@ class PrivateFolder:
             os.close(self._lock)
 
 
-def has_room() -> bool:
-    """Whether data of a server fit into memory."""
-    try:
-        room = os.statvfs(SHARED_MEMORY)
-    except OSError:
-        return False
-    return room.f_bavail * room.f_frsize >= _TMPFS_FREE_BYTES and os.access(SHARED_MEMORY, os.W_OK)
+def bases() -> tuple[Path, Path]:
+    """Where folders of servers may be."""
+    return SHARED_MEMORY, Path(tempfile.gettempdir())
 
 
-def _remove_leftovers(base: Path) -> None:
-    for folder in base.glob(f"{_PREFIX}*"):
-        try:
-            known = folder.lstat()
-            if known.st_uid != os.getuid() or time.time() - known.st_mtime < _SETTLED_S:
-                continue
-            lock = _locked(folder)
-        except OSError:
-            continue  # gone meanwhile, or not ours to judge
-        if lock is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-            os.close(lock)
+def base_with_room() -> Path:
+    """Memory where it has room."""
+    memory, disk = bases()
+    return memory if _has_room(memory) else disk
 
 
-def _locked(folder: Path) -> int | None:
-    """A descriptor that holds the folder's lock, None if another process has it."""
+def locked(folder: Path) -> int | None:
+    """A descriptor that holds the folder's lock, None if another process has it; raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         return None
+    except BaseException:  # a file system without locks
+        os.close(descriptor)
+        raise
     return descriptor
+
+
+def is_still(path: Path, descriptor: int) -> bool:
+    """Whether the folder that was opened is the one that is there now."""
+    held = os.fstat(descriptor)
+    try:
+        there = path.lstat()
+    except FileNotFoundError:
+        return False
+    return (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino)
+
+
+def _has_room(memory: Path) -> bool:
+    try:
+        room = os.statvfs(memory)
+    except OSError:
+        return False
+    return room.f_bavail * room.f_frsize >= _TMPFS_FREE_BYTES and os.access(memory, os.W_OK)

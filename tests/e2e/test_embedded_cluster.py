@@ -153,6 +153,32 @@ def test_an_agent_that_comes_back_brings_its_member_back(nodes: Nodes, data: str
     assert not folder.exists()
 
 
+def test_the_data_of_a_job_that_was_killed_go_with_the_next_start_on_the_host(nodes: Nodes) -> None:
+    agents = started(nodes, *NAMES)
+    nodes.stage.up(0, 3)
+    nodes.whole(*agents)
+    lost, *others = agents
+    folder, all_folders = nodes.data_of(lost), [nodes.data_of(agent) for agent in agents]
+    nodes.lose(lost)
+    lost.ends()
+
+    def another_job() -> Agent:
+        agent = nodes.stage.run("--standalone", *nodes.stage.ranks("--finish-from", "0"))
+        assert agent.ends() == 0, nodes.stage.told()
+        return agent
+
+    another_job()
+    assert folder.exists(), "its agent may come back: the two others are a cluster"
+    for agent in others:
+        nodes.lose(agent)
+        agent.ends()
+    told = another_job()
+    assert not any(one.exists() for one in all_folders)
+    assert told.said(
+        rf"removed what the etcd of job {nodes.stage.run_id}, whose agent was killed, had left in "
+    )
+
+
 def test_who_leaves_takes_its_member_out_so_that_the_last_one_still_decides(nodes: Nodes) -> None:
     agents = started(nodes, *NAMES, options=("--nnodes", "1:3", *PATIENT[2:]))
     nodes.stage.up(0, 3)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 import uuid
 
 import pytest
 
 from nvrx_async.etcd import MemberFolder
+from nvrx_async.etcd.owner import Owner, boot_id
 
 
 @pytest.fixture
@@ -48,15 +48,28 @@ def test_a_killed_holder_leaves_its_data_to_the_next(name):
     folder.remove()
 
 
-def test_what_nobody_came_back_for_is_removed(name):
+def test_who_looks_for_leftovers_is_not_taken_for_a_holder(name):
+    """Looking locks a folder for microseconds: an agent that comes back in that moment must not do without it."""
     folder = MemberFolder.take(name)
     (folder.data / "member" / "wal").mkdir(parents=True)
-    old = time.time() - 7200
-    for path in (*folder.path.rglob("*"), folder.path):
-        os.utime(path, (old, old))
-    other = MemberFolder.take(f"{name}-other")
-    assert folder.path.exists(), "it is held"
-    other.release()
+    path = folder.path
     folder.release()
-    MemberFolder.take(f"{name}-other").release()
+    program = "import sys; from nvrx_async.etcd.folder import locked; import os, pathlib\nprint(flush=True)\n"
+    program += "while True: os.close(locked(pathlib.Path(sys.argv[1])) or os.dup(0))"
+    with subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE) as looker:
+        looker.stdout.readline()
+        for _ in range(50):
+            again = MemberFolder.take(name)
+            assert again is not None
+            again.release()
+        looker.kill()
+    MemberFolder.take(name).remove()
+
+
+def test_a_note_tells_whose_it_is_and_goes_with_an_empty_folder(name):
+    owner = Owner.this("job-1", "nvrx-abc", ("http://127.0.0.1:1",))
+    folder = MemberFolder.take(name, owner)
+    assert Owner.read(folder.path) == owner
+    assert (owner.pid, owner.boot_id) == (os.getpid(), boot_id())
+    folder.release()
     assert not folder.path.exists()

@@ -18,6 +18,7 @@ from nvrx_async.etcd import (
     parse_endpoint,
     plan_cluster,
 )
+from nvrx_async.etcd.owner import Owner
 from nvrx_launcher import cluster as module
 from nvrx_launcher.cluster import Claim, Occupied, claim, fit_binary
 from nvrx_launcher.config import EmbeddedEtcd, EtcdConfig
@@ -71,7 +72,7 @@ def test_the_first_address_that_is_free_is_taken_and_others_are_named() -> None:
 async def test_data_of_somebody_else_are_an_error_with_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(name: str) -> MemberFolder:
+    def refused(name: str, _owner: Owner) -> MemberFolder:
         raise PermissionError(f"{name} belongs to another user")
 
     monkeypatch.setattr(module.MemberFolder, "take", refused)

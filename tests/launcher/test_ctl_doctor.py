@@ -6,6 +6,7 @@ from importlib import metadata
 
 import pytest
 
+from nvrx_async.etcd.leftovers import DataFolder, Fate
 from nvrx_launcher.ctl.checks import etcd, host, network, packages
 from nvrx_launcher.ctl.checks.finding import Grade, numbers
 from nvrx_launcher.slots import Gpu, Inventory
@@ -71,6 +72,18 @@ def test_a_clock_that_is_off():
     assert etcd._clock(-7.0).text == "7 s behind etcd's"
     assert etcd._clock(-7.0).grade is Grade.WARN
     assert etcd._clock(0.9).grade is Grade.OK
+
+
+def test_what_etcd_left_is_told_apart_from_what_lives(tmp_path):
+    def data(fate: Fate) -> DataFolder:
+        return DataFolder(tmp_path, 128_000_000, "job", fate, "")
+
+    assert host._etcd_data([]).text == "none here"
+    living = host._etcd_data([data(Fate.HELD), data(Fate.AWAITED)])
+    assert (living.grade, living.text) == (Grade.OK, "256 MB in 2 folders of jobs that run, or may go on")
+    left = host._etcd_data([data(Fate.LEFT), data(Fate.HELD)])
+    assert left.grade is Grade.WARN
+    assert left.text.startswith("128 MB in 1 folder of agents that were killed; 128 MB in 1 folder of jobs")
 
 
 def test_few_open_files_and_no_shared_memory(tmp_path):

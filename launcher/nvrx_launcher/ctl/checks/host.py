@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from nvrx_async.etcd.leftovers import DataFolder, Fate, survey
 from nvrx_launcher.ctl.checks.finding import Finding, Grade
 
 ENOUGH_FILES = 1024
@@ -17,8 +18,8 @@ _GIB = 1 << 30
 
 
 def host_findings(shared_memory: Path) -> list[Finding]:
-    """Open files, shared memory, tracing, cgroup."""
-    return [_open_files(), _shared(shared_memory), _ptrace(), *_cgroup()]
+    """Open files, shared memory, what etcd has left in it, tracing, cgroup."""
+    return [_open_files(), _shared(shared_memory), _etcd_data(survey()), _ptrace(), *_cgroup()]
 
 
 def _open_files(limits: tuple[int, int] | None = None) -> Finding:
@@ -60,6 +61,23 @@ def _shared(path: Path) -> Finding:
         )
         return Finding(what, Grade.WARN, text, hint)
     return Finding(what, Grade.OK, text)
+
+
+def _etcd_data(found: Sequence[DataFolder]) -> Finding:
+    """Data of servers on this host, those that nobody will want again above all."""
+    what = "etcd data"
+    left = [one for one in found if one.fate is Fate.LEFT]
+    others = [one for one in found if one.fate is not Fate.LEFT]
+    kept = f"{_count(others)} of jobs that run, or may go on" if others else ""
+    if not left:
+        return Finding(what, Grade.OK, kept or "none here")
+    text = f"{_count(left)} of agents that were killed" + (f"; {kept}" if kept else "")
+    return Finding(what, Grade.WARN, text, "the next nvrx-launch here removes them, as does nvrx gc --yes")
+
+
+def _count(found: Sequence[DataFolder]) -> str:
+    size = sum(one.size_bytes for one in found) / 1e6
+    return f"{size:.0f} MB in {len(found)} folder{'s' if len(found) > 1 else ''}"
 
 
 def _ptrace(path: Path = Path("/proc/sys/kernel/yama/ptrace_scope")) -> Finding:
