@@ -1,4 +1,4 @@
-"""Jobs of people who come from NVIDIA's ft_launcher: its YAML file, its client's calls, and every command of the page."""
+"""Jobs of people who come from ft_launcher: its YAML file, its client's calls, and every command of the page."""
 
 from __future__ import annotations
 
