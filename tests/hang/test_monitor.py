@@ -114,6 +114,23 @@ def test_a_section_has_the_limit_of_its_name_unless_the_script_brings_one():
     assert named("save", seen=0) == [100.0]
 
 
+@pytest.mark.parametrize(
+    ("limits", "told"), [({"save": 20.0}, None), ({}, 20.0)], ids=["by name", "by the script, seen before"]
+)
+def test_a_limit_much_shorter_than_the_time_out_is_found_in_time(limits, told):
+    """Nobody looks between two looks: they are no further apart than the shortest limit that is known."""
+    names = (NameView("save", 3, 1.0, 1.0, told),)
+
+    def rank(now: float) -> Seen:
+        if now < 41.0:
+            return busy(page(now, thread(now, 1), names=names))
+        sections = (section("save", now, now - 41.0, limit_s=told),)
+        return busy(page(now, thread(41.0, 1, opened=1), sections=sections, names=names))
+
+    policy = HangPolicy(1000.0, 2000.0, section_limits_s=limits)
+    assert [at_s for at_s, _, hung in run(monitor(policy), 300, rank) if hung] == [pytest.approx(61.0)]
+
+
 def test_a_limit_for_starts_that_are_watched_only_where_ranks_report():
     """As ft_launcher's limit of the first heartbeat: it judges who has said hello and reported, nobody else."""
     policy = HangPolicy(100.0, 400.0, startup_given=True, reports_optional=True)
