@@ -26,7 +26,7 @@ from nvrx_async.job.live import LIVE, REACHED
 from nvrx_async.probe import Handler
 from nvrx_async.rounds.effects import Finished, Notice, Registered, RoundRunning, Waiting
 from nvrx_async.rounds.identity import Identity
-from nvrx_async.rounds.member import SIGNAL_BASE
+from nvrx_async.rounds.leaving import SIGNAL_BASE
 from nvrx_launcher import log_folder
 from nvrx_launcher.addresses import given_address, unreachable
 from nvrx_launcher.agent_inject import FailPoints, orders
