@@ -9,12 +9,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from nvrx_launcher import agent
+from nvrx_launcher import tenure
 from nvrx_launcher.clock import boottime_s
 from nvrx_launcher.launch_cli import main
 
 
-class RecordedSession(agent.Session):
+class RecordedSession(tenure.Session):
     """The agent's session, with a witness."""
 
     def __init__(self, *arguments: Any, on_renewed: Callable[[float], None], **more: Any) -> None:
@@ -27,5 +27,5 @@ class RecordedSession(agent.Session):
 
 
 if __name__ == "__main__":
-    agent.Session = RecordedSession  # type: ignore[misc]  # what the agent takes a lease with
+    tenure.Session = RecordedSession  # type: ignore[misc]  # what the agent takes a lease with
     sys.exit(main(sys.argv[2:]))

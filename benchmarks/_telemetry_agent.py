@@ -1,10 +1,16 @@
-"""`nvrx-launch` with two clocks beside it: `_telemetry_agent.py FILE …` tells when it renewed, how late timers."""
+"""`nvrx-launch` with clocks beside it: `_telemetry_agent.py FILE …` tells when it renewed, how late timers were.
+
+With NVRX_BENCH_OWN in the environment also how much CPU time the loop spent in calls of the telemetry's own.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +18,10 @@ import anyio
 
 from nvrx_launcher import agent, launch_cli
 from nvrx_launcher.live import LiveAnswers
+from nvrx_launcher.tracing import Traced
+from nvrx_launcher.tracing_drivers import Witness
+from nvrx_launcher.tracing_lookout import Lookout
+from nvrx_launcher.tracing_off import Tracing
 
 TICK_S = 0.005
 sent_s: list[float] = []
@@ -40,7 +50,36 @@ def renewed(self: LiveAnswers, at_s: float) -> None:
     real_renewed(self, at_s)
 
 
+class Own:
+    """CPU time of the loop's thread in calls that are not inside each other."""
+
+    def __init__(self) -> None:
+        self.spent_ns = 0
+        self._inside = False
+        self._thread = threading.get_ident()
+
+    def counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(*arguments: Any, **more: Any) -> Any:
+            if self._inside or threading.get_ident() != self._thread:
+                return call(*arguments, **more)
+            self._inside, began_ns = True, time.thread_time_ns()
+            try:
+                return call(*arguments, **more)
+            finally:
+                self.spent_ns += time.thread_time_ns() - began_ns
+                self._inside = False
+
+        return counting
+
+
+own = Own()
+if os.environ.get("NVRX_BENCH_OWN"):
+    rare = {"serve", "close", "watch_kind", "attend", "life", "store", "ranks"}
+    names = {name for kind in (Tracing, Witness) for name in vars(kind) if not name.startswith("_")} - rare
+    for kind, methods in ((Traced, names), (Lookout, {"scopes", "observe", "decide"})):
+        for method in methods:
+            setattr(kind, method, own.counted(getattr(kind, method)))
 agent._main, LiveAnswers.renewed = watched_main, renewed  # type: ignore[method-assign]  # noqa: SLF001 - as above
 code = launch_cli.main(sys.argv[2:])
-Path(sys.argv[1]).write_text(json.dumps({"sent_s": sent_s, "late_s": late_s}))
+Path(sys.argv[1]).write_text(json.dumps({"sent_s": sent_s, "late_s": late_s, "own_ns": own.spent_ns}))
 sys.exit(code)

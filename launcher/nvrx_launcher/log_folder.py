@@ -13,6 +13,8 @@ from nvrx_launcher.workers import first_attempt
 if TYPE_CHECKING:
     from pathlib import Path
 
+ETCD_LOG = "etcd.log"
+"""What an etcd started here says, in the job's folder."""
 ANSWER_LIMIT_S = 60.0
 """How long its disk may take at the start. Later a disk that does not answer costs output only."""
 

@@ -46,6 +46,8 @@ class Lookout:
         self.observer = observer
         self.number: int | None = None
         """The round that is known here, None before the first."""
+        self.tag = ""
+        """What a line of the log says of its trace; empty before the first round."""
         self._about = about
         self._mirror = mirror
         self._later = later
@@ -55,7 +57,6 @@ class Lookout:
         self._round_key = self._interrupt_key = ""
         self._seen_at = 0
         self._root = SpanName(0, 0)
-        self._tag = ""
 
     def scopes(self) -> frozenset[Scope]:
         """Nothing: it sees what the machines follow."""
@@ -86,16 +87,6 @@ class Lookout:
             self._round_key = self._keys.round
         self._later(self.observer.notice, notice, boottime_s())
 
-    # For those who write down where something belongs -----------------------------------------------
-
-    @property
-    def tag(self) -> str:
-        """What a line of the log says of its trace; empty where there is none."""
-        if not self._tag and self.number is not None:
-            name = named(self._about, self._root, semconv.CYCLE_START)
-            self._tag = f" trace_id={name.trace_id:032x} span_id={name.span_id:016x}"
-        return self._tag
-
     def above_ranks(self, number: int) -> SpanName | None:
         """The span that ranks of this round are below; None for a round that is not known here."""
         return named(self._about, self._root, semconv.RUN_START) if number == self.number else None
@@ -116,6 +107,8 @@ class Lookout:
             self._later(self.observer.interrupted, self.number, interrupt, now_s)
 
     def _opens(self, now_round: Round, now_s: float) -> None:
-        self.number, self._root, self._tag = now_round.number, trace_root(self._about, now_round), ""
+        self.number, self._root = now_round.number, trace_root(self._about, now_round)
+        line = named(self._about, self._root, semconv.CYCLE_START)
+        self.tag = f" trace_id={line.trace_id:032x} span_id={line.span_id:016x}"
         self._interrupt_key = self._keys.interrupt(now_round.number) if self._keys is not None else ""
         self._later(self.observer.opened, now_round, now_s)

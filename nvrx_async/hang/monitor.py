@@ -38,6 +38,8 @@ PAUSE_S = 5.0
 To be at least twice the interval of its lease renewals, which are such signs."""
 
 _LOOKS_PER_TIMEOUT = 4
+_LEAST_LOOK_S = 1.0
+"""Shorter limits of sections make no more looks than one in so many seconds."""
 ASK_AHEAD_S = 1.0
 """So long before a deadline other nodes are asked for the first time, or a quarter of the time-out if that is less."""
 
@@ -173,7 +175,7 @@ class HangMonitor:
         sections = (*self.open_sections(pages), *(elsewhere or ()))
         limits = learned(self._known, self.seen)
         looking = _Looking(now_s, limits, sections, complete=elsewhere is not None)
-        looking.wakes.append(now_s + self._policy.timeout_s / _LOOKS_PER_TIMEOUT)
+        looking.wakes.append(now_s + self._look_s(pages.values()))
         for local_rank, page in pages.items():
             rank, sample = self._ranks[local_rank], seen[local_rank].sample
             rank.standing = following(rank.standing, sample) if rank.standing else first(sample)
@@ -183,6 +185,12 @@ class HangMonitor:
             for section, late in looking.waited_for.items()
         )
         return Look(tuple(looking.findings), max(min(looking.wakes), now_s), waits, looking.ask)
+
+    def _look_s(self, pages: Iterable[PageView]) -> float:
+        """Seconds between two looks: what begins right after one must not be late before the next."""
+        told = [one.limit_s for page in pages for one in page.names if one.limit_s is not None]
+        shortest_s = min([*self._policy.section_limits_s.values(), *told], default=math.inf)
+        return min(self._policy.timeout_s / _LOOKS_PER_TIMEOUT, max(shortest_s, _LEAST_LOOK_S))
 
     def open_sections(self, pages: Mapping[int, PageView]) -> tuple[OpenSection, ...]:
         """The sections of this node's ranks in which they may be waited for."""
@@ -199,6 +207,18 @@ class HangMonitor:
             if one in self._ranks
         )
         return tuple(one for one in found if one is not None)
+
+    def pending(self, pages: Mapping[int, PageView]) -> dict[int, Deadline]:
+        """The deadline that comes first for each rank which has one, by local rank; for people who ask."""
+        limits = learned(self._known, self.seen)
+        found: dict[int, Deadline] = {}
+        for one, page in pages.items():
+            rank = self._ranks.get(one)
+            due = self._deadlines(rank, page, limits) if rank is not None else ()
+            if rank is not None and due:
+                late = min(due, key=lambda deadline: deadline.at_s)
+                found[one] = replace(late, at_s=excused_until_s(late, rank.excuses.get(late.subject)))
+        return found
 
     def learn(self, pages: Sequence[PageView]) -> None:
         """Take the maxima that these ranks have seen."""

@@ -19,6 +19,10 @@ class PageError(RankLinkError):
     """A file is no page of this version: rank and agent run different versions of nvrx-async."""
 
 
+class RankMonitorClientError(RankLinkError):
+    """A call of `rank_legacy` in the wrong order; NVIDIA's name for it."""
+
+
 class InjectedError(RankLinkError):
     """The exception that `NVRX_FAULTS` ordered."""
 

@@ -80,12 +80,16 @@ class SectionView(NamedTuple):
 
 
 class NameView(NamedTuple):
-    """What was seen of a section: how often it was closed, the first time apart, the longest later one."""
+    """What was seen of a section: how often it was closed, the first time apart, the longest later one.
+
+    `limit_s`: the limit that the script gave it last, None for none.
+    """
 
     name: str
     seen: int
     first_s: float
     longest_s: float
+    limit_s: float | None = None
 
 
 class PageView(NamedTuple):
@@ -247,7 +251,11 @@ class Page:
             if not words[at + N_TEXT]:
                 return
             yield NameView(
-                self.name_at(index), words[at + N_COUNT], words[at + N_FIRST] / NS, words[at + N_LONGEST] / NS
+                self.name_at(index),
+                words[at + N_COUNT],
+                words[at + N_FIRST] / NS,
+                words[at + N_LONGEST] / NS,
+                words[at + N_LIMIT] / NS if words[at + N_LIMIT] else None,
             )
 
     def _sections(self, now_ns: int) -> Iterator[SectionView]:

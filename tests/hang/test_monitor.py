@@ -114,6 +114,23 @@ def test_a_section_has_the_limit_of_its_name_unless_the_script_brings_one():
     assert named("save", seen=0) == [100.0]
 
 
+@pytest.mark.parametrize(
+    ("limits", "told"), [({"save": 20.0}, None), ({}, 20.0)], ids=["by name", "by the script, seen before"]
+)
+def test_a_limit_much_shorter_than_the_time_out_is_found_in_time(limits, told):
+    """Nobody looks between two looks: they are no further apart than the shortest limit that is known."""
+    names = (NameView("save", 3, 1.0, 1.0, told),)
+
+    def rank(now: float) -> Seen:
+        if now < 41.0:
+            return busy(page(now, thread(now, 1), names=names))
+        sections = (section("save", now, now - 41.0, limit_s=told),)
+        return busy(page(now, thread(41.0, 1, opened=1), sections=sections, names=names))
+
+    policy = HangPolicy(1000.0, 2000.0, section_limits_s=limits)
+    assert [at_s for at_s, _, hung in run(monitor(policy), 300, rank) if hung] == [pytest.approx(61.0)]
+
+
 def test_a_limit_for_starts_that_are_watched_only_where_ranks_report():
     """As ft_launcher's limit of the first heartbeat: it judges who has said hello and reported, nobody else."""
     policy = HangPolicy(100.0, 400.0, startup_given=True, reports_optional=True)
@@ -275,3 +292,18 @@ def test_what_a_dead_rank_left_open_never_judges_the_next():
     watch.ended(0)
     assert watch.look(500.0, 500.0, {}).findings == ()
     assert run(monitor(), 500, lambda now: busy(page(now, thread(now, 1)))) == []
+
+
+def test_who_asks_is_told_the_deadline_that_comes_first_and_nobody_is_judged_by_that():
+    watch = monitor(ranks=2, known={"reports": 50.0})
+    pages = {
+        0: page(60.0, thread(40.0, 4)),
+        1: page(60.0, thread(59.0, 9, opened=1), sections=(section("save", 60.0, 40.0),)),
+    }
+    found = watch.pending(pages)
+    assert (found[0].at_s, found[0].since_s) == (pytest.approx(90.0), 40.0)
+    assert "last report was at step 4" in found[0].sentence
+    assert found[1].sentence == "is still in section save"
+    assert watch.seen == {}
+    watch.ended(0)
+    assert set(watch.pending(pages)) == {1}

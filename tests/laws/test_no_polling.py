@@ -20,7 +20,7 @@ ALLOWED = {
     "nvrx_async.job.patience.of": ETCD_IS_AWAY,
     "nvrx_async.job.reached._come": "back-off between attempts: nothing announces that an agent answers again",
     "nvrx_async.rounds.committer._relist": ETCD_IS_AWAY,
-    "nvrx_launcher.agent._begin": ETCD_IS_AWAY,
+    "nvrx_launcher.lives._begin": ETCD_IS_AWAY,
     "nvrx_launcher.tenure.serve": ETCD_IS_AWAY,
 }
 """`module.function` of a sleep in a loop that is no poll, with the reason. A timer for a moment that was decided is

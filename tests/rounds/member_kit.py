@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from rounds_kit import KEYS, UTC, Bench, all_of, identity, node, opened, sealed, seat
+import signal
 
-from nvrx_async.job.records import Assignment, Phase, Round
+from rounds_kit import KEYS, UTC, Bench, all_of, identity, node, opened, rank_end, sealed, seat
+
+from nvrx_async.job.records import Assignment, EndedBy, FaultKind, Interrupt, Outcome, Phase, Round
 from nvrx_async.rounds.effects import StartRanks
-from nvrx_async.rounds.events import KeeperReady, PortReserved, Renewed
+from nvrx_async.rounds.events import KeeperReady, LeaveRequested, PortReserved, Renewed, Tick
 from nvrx_async.rounds.member import Member
 
 GOOD_UNTIL_S = 1000.0
 SEATS = (seat("a", 0), seat("b", 1))
+LEAVE = LeaveRequested(signal.SIGTERM)
+FAILED_RANK = rank_end(1, FaultKind.SIGNAL, exit_code=None, signal=9, by=EndedBy.SOMEONE_ELSE)
+GOOD_ENDS = (rank_end(0), rank_end(1))
+STOPPED = tuple(rank_end(i, FaultKind.STOPPED_BY_US, by=EndedBy.US) for i in (0, 1))
 
 
 def member(phase=Phase.FORMING, number=0, renewed=None, me=None, **changes):
@@ -42,3 +48,17 @@ def running(number=0, **given):
     run_round(bench, number)
     assert len(all_of(bench.tell(), StartRanks)) == 1
     return bench
+
+
+def interrupted(bench, number=0, kind=FaultKind.SIGNAL, by="b"):
+    bench.etcd.put(KEYS.interrupt(number), Interrupt(by, kind, by, "because", UTC))
+
+
+def outcome(exit_code, reason):
+    return Outcome(exit_code == 0, exit_code, reason, 0, UTC)
+
+
+def another_holds_key(bench):
+    bench.etcd.delete(KEYS.node("a"))
+    bench.etcd.put(KEYS.node("a"), node("a", "a-2"))
+    return Tick()

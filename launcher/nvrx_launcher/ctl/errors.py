@@ -12,6 +12,14 @@ class NoEtcdError(LauncherError):
     exit_code = ExitCode.USAGE
 
 
+class ElsewhereError(LauncherError):
+    """What was asked for does not lie in the log folder that was named, and lies near it."""
+
+    def __init__(self, message: str, hint: str, exit_code: ExitCode) -> None:
+        super().__init__(message, hint)
+        self.exit_code = exit_code
+
+
 class NothingFoundError(LauncherError):
     """What was asked for is not there: a log, a node, a rank."""
 

@@ -18,6 +18,7 @@ from nvrx_async.job.where import where
 from nvrx_async.job.why import Why
 from nvrx_launcher.ctl import text_jobs
 from nvrx_launcher.ctl.errors import NoEtcdError, NothingFoundError
+from nvrx_launcher.ctl.nearby import hint_for
 from nvrx_launcher.ctl.past import folders
 from nvrx_launcher.ctl.place import EtcdOptions, job_client
 from nvrx_launcher.ctl.screen import Screen
@@ -59,7 +60,10 @@ async def logs(
     if errors:
         return _show_errors(found, story, screen, lines)
     if not found:
-        raise NothingFoundError(*_nothing(run_id, rank, number, status, roots))
+        message, hint = _nothing(run_id, rank, number, status, roots)
+        words = ["logs", "{job}", *([] if rank is None else ["--rank", str(rank)])]
+        near = await anyio.to_thread.run_sync(hint_for, Path(log_dir), run_id, words) if log_dir else ""
+        raise NothingFoundError(message, near or hint)
     many = len({log.rank for log in found}) > 1
     shown = {log.path: _show(log, screen, many=many, lines=lines) for log in found}
     if follow:

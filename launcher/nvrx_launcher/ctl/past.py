@@ -15,7 +15,8 @@ from nvrx_async.etcd import EtcdError, UnavailableError
 from nvrx_async.job.errors import NoSuchJobError, NoSuchRoundError
 from nvrx_async.job.times import as_utc
 from nvrx_launcher.ctl import look, text_jobs
-from nvrx_launcher.ctl.errors import NoEtcdError
+from nvrx_launcher.ctl.errors import ElsewhereError, NoEtcdError
+from nvrx_launcher.ctl.nearby import HISTORY, hint_for, job_of
 from nvrx_launcher.ctl.place import EtcdOptions
 from nvrx_launcher.ctl.screen import Screen, json_line
 from nvrx_launcher.exit_codes import ExitCode
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 FOLDER_VARIABLES = ("NVRX_LOG_DIR", "PET_LOG_DIR")
 DEFAULT_FOLDER = "nvrx-logs"
-HISTORY = "history.jsonl"
 
 
 async def or_past(
@@ -46,6 +46,9 @@ async def or_past(
     except (UnavailableError, NoEtcdError, NoSuchJobError) as error:
         told = await anyio.to_thread.run_sync(_read, run_id, log_dir)
         if told is None:
+            number = named.get("number")
+            words = [verb.__name__, "{job}", *([] if number is None else [str(number)])]
+            await _point_elsewhere(error, run_id, log_dir, words)
             raise
         path, found = told
         _warn(error, path, screen)
@@ -61,6 +64,7 @@ async def ps_or_past(options: EtcdOptions, screen: Screen, *, log_dir: str | Non
         root = _root(log_dir)
         found = await anyio.to_thread.run_sync(_read_all, root)
         if not found:
+            await _point_elsewhere(error, "", log_dir, ["ps"])
             raise
         _warn(error, root, screen)
         told = [one.status for one in found]
@@ -72,6 +76,23 @@ def folders(run_id: str, log_dir: str | None) -> tuple[Path, ...]:
     """Where this job's log folder may be, as `nvrx-launch --log-dir` has it: the folder itself, or the one above."""
     root = _root(log_dir)
     return (root / run_id, root) if root.name == run_id or log_dir else (root / run_id,)
+
+
+async def _point_elsewhere(
+    error: UnavailableError | NoEtcdError | NoSuchJobError, run_id: str, log_dir: str | None, words: list[str]
+) -> None:
+    """Say where near the named folder histories lie.
+
+    Raises:
+        ElsewhereError: they do.
+    """
+    root, named = _root(log_dir), log_dir or any(os.environ.get(name) for name in FOLDER_VARIABLES)
+    hint = "" if not named else await anyio.to_thread.run_sync(hint_for, root, run_id, words)
+    if hint:
+        why = error.cause if isinstance(error, EtcdError) else error.message
+        what = f"a history of job {run_id}" if run_id else "a job's folder"
+        code = ExitCode.NEVER_READY if isinstance(error, EtcdError) else ExitCode.USAGE
+        raise ElsewhereError(f"{why}, and {root} is not where {what} lies", hint, code) from error
 
 
 def _root(log_dir: str | None) -> Path:
@@ -103,7 +124,7 @@ def _read(run_id: str, log_dir: str | None) -> tuple[Path, Past] | None:
 
     for folder in folders(run_id, log_dir):
         path = folder / HISTORY
-        if path.is_file():
+        if path.is_file() and run_id in (folder.name, job_of(folder)):
             with path.open("rb") as file:
                 return path, past(run_id, file)
     return None
