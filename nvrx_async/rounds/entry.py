@@ -177,7 +177,7 @@ class Entrance:
     def _late(self, keys: AttemptKeys, outcome: Outcome, mirror: Mirror) -> Adopt | Prove | None:
         """The verdict of an attempt that this agent came too late for; None where it begins another one.
 
-        It came for that attempt if its launch is the same; or it saw the attempt alive, before the verdict was there; or
+        It came for that attempt if its launch is the same; or it saw the attempt alive, before the verdict; or
         its predecessor was killed in it: who leaves in order takes the registration along.
         """
         if self._me.attempt is not None or self._same_launch(outcome.launch_id):
