@@ -11,6 +11,7 @@ from nvrx_async.job.errors import InvalidNameError
 from nvrx_async.job.keys import checked_name
 from nvrx_async.rounds.promises import MOST_ASKED
 from nvrx_launcher.config import EmbeddedEtcd, EtcdConfig, TlsConfig
+from nvrx_launcher.ctl.blank import NAMES_SECRET
 from nvrx_launcher.errors import BadValueError, UsageError
 from nvrx_launcher.option import Inert, Refused
 from nvrx_launcher.options.job import DEFAULT_LAST_CALL_S
@@ -92,7 +93,8 @@ def timeouts(line: CommandLine, notices: list[str]) -> dict[str, float]:
     found = {"join_timeout": line.value("join_timeout"), "last_call": DEFAULT_LAST_CALL_S}
     known = {key.name: key for key in CONF_KEYS}
     for name in conf.value:
-        key, where = known.get(name), f"{conf.spelled} {name}={conf.value[name]}"
+        shown = "(left out)" if NAMES_SECRET.search(name) else conf.value[name]
+        key, where = known.get(name), f"{conf.spelled} {name}={shown}"
         if key is None:
             raise UsageError(f"{where}: no such key", f"one of: {', '.join(known)}")
         if isinstance(key.status, Refused):
