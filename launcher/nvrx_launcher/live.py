@@ -89,6 +89,9 @@ def _rank(look: RankLook, output_bytes: int) -> LiveRank:
         section_s=round(section[1], 3) if section else 0.0,
         output_bytes=output_bytes,
         log=str(look.folder),
+        late_by=look.late.sentence if look.late else "",
+        late_since_s=round(view.at_s - look.late.since_s, 3) if look.late else None,
+        late_in_s=round(look.late.at_s - view.at_s, 3) if look.late else None,
     )
 
 

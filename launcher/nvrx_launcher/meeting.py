@@ -13,7 +13,7 @@ from nvrx_async.rounds.promises import MOST_ASKED
 from nvrx_launcher.config import EmbeddedEtcd, EtcdConfig, TlsConfig
 from nvrx_launcher.errors import BadValueError, UsageError
 from nvrx_launcher.option import Inert, Refused
-from nvrx_launcher.options import DEFAULT_LAST_CALL_S
+from nvrx_launcher.options.job import DEFAULT_LAST_CALL_S
 from nvrx_launcher.rdzv_conf import CONF_KEYS
 from nvrx_launcher.values import DEFAULT_ETCD_PORT, Endpoint, NodeRange, endpoints
 

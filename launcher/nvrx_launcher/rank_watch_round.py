@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nvrx_async.faults import RankState
+from nvrx_async.hang.deadlines import Deadline
 from nvrx_async.hang.evidence import Asked
 from nvrx_async.hang.monitor import Finding, HangMonitor
 from nvrx_async.job.records import Assignment, Mark
@@ -20,7 +21,10 @@ from nvrx_launcher.clock import boottime_s
 
 
 class RankLook(NamedTuple):
-    """One rank at a moment. `alive`: its process is there; `pid` is 0 before it was started."""
+    """One rank at a moment. `alive`: its process is there; `pid` is 0 before it was started.
+
+    `late`: the deadline that comes first, None where it has none.
+    """
 
     rank: int
     local_rank: int
@@ -28,6 +32,7 @@ class RankLook(NamedTuple):
     alive: bool
     view: PageView
     folder: Path
+    late: Deadline | None = None
 
 
 @dataclass(slots=True)
@@ -77,6 +82,8 @@ class WatchedRound:
 
     def looks(self) -> list[RankLook]:
         """All ranks as they are now."""
+        views = self.views()
+        pending = self.monitor.pending(views) if self.monitor is not None and self.judged else {}
         return [
             RankLook(
                 self.rank(local_rank),
@@ -85,8 +92,9 @@ class WatchedRound:
                 pid > 0 and _exists(pid),
                 view,
                 self.folders[local_rank],
+                pending.get(local_rank),
             )
-            for local_rank, view in self.views().items()
+            for local_rank, view in views.items()
         ]
 
     def marks(self) -> dict[Mark, float]:

@@ -208,6 +208,18 @@ class HangMonitor:
         )
         return tuple(one for one in found if one is not None)
 
+    def pending(self, pages: Mapping[int, PageView]) -> dict[int, Deadline]:
+        """The deadline that comes first for each rank which has one, by local rank; for people who ask."""
+        limits = learned(self._known, self.seen)
+        found: dict[int, Deadline] = {}
+        for one, page in pages.items():
+            rank = self._ranks.get(one)
+            due = self._deadlines(rank, page, limits) if rank is not None else ()
+            if rank is not None and due:
+                late = min(due, key=lambda deadline: deadline.at_s)
+                found[one] = replace(late, at_s=excused_until_s(late, rank.excuses.get(late.subject)))
+        return found
+
     def learn(self, pages: Sequence[PageView]) -> None:
         """Take the maxima that these ranks have seen."""
         for key, value in longest(pages).items():

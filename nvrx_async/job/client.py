@@ -16,6 +16,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
     from nvrx_async.etcd.feed import Feed
     from nvrx_async.job.job_events import JobEvent
+    from nvrx_async.job.silence import Silent
     from nvrx_async.job.why import Why
 
 LIVE_WITHIN_S = 0.5
@@ -142,6 +144,7 @@ class JobClient:
         now_round, outcome = await reader.now_round()
         newest = now_round.number if now_round else 0
         stands = await self._abandoned(reader, now_round, outcome)
+        asked = number
         if number is None:
             failed = outcome is not None and not outcome.success
             number = newest if failed or stands or newest == 0 else newest - 1
@@ -150,7 +153,10 @@ class JobClient:
         record = await reader.round(number)
         following = await reader.round(number + 1) if number < newest else None
         followed = await self._lively(reader, following, outcome) if following else None
-        return explain(record, followed, stands=stands if number == newest else "")
+        told = explain(record, followed, stands=stands if number == newest else "")
+        if (asked is None or asked == newest) and outcome is None:
+            return replace(told, silent=await self._silent(reader, newest))
+        return told
 
     async def restart(self, number: int | None = None) -> tuple[RoundRecord | None, RoundRecord]:
         """The round before, if there is one, and a round: the newest unless one is named, each with all reports.
@@ -166,6 +172,14 @@ class JobClient:
             raise NoSuchRoundError(self.run_id, number, newest)
         before = await reader.round(number - 1) if number else None
         return before, await self._lively(reader, await reader.round(number), outcome)
+
+    async def _silent(self, reader: Reader, newest: int) -> tuple[Silent, ...]:
+        """Who does not get on in the round that runs, by what agents say of their ranks."""
+        from nvrx_async.job.silence import silent_ranks  # noqa: PLC0415 - not for every verb
+
+        held = await reader.held(nodes=True)
+        answers, _ = await self._live(held, every=False)
+        return silent_ranks(answers, held.nodes or {}, newest)
 
     async def _abandoned(self, reader: Reader, now_round: Round | None, outcome: Outcome | None) -> str:
         """What is to be said of an attempt that nobody has ended and nobody is in, "" where it is not so."""

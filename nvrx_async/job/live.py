@@ -24,7 +24,8 @@ class LiveRank:
     `state`: starting (no hello yet), running, done (said that training is over) or ended. `step`: the last one it
     reported. `beat_age_s`: since its last report. `section`: its innermost open section but "step", open for
     `section_s`. `output_bytes`: of stdout and stderr. `log`: folder of its output. None: not known, as of
-    a rank without the rank link.
+    a rank without the rank link. `late_by`: the deadline that comes first, as a clause ("is still in section save");
+    this goes on for `late_since_s`, and the rank is late, hence hung, in `late_in_s` (negative: it is excused).
     """
 
     rank: int
@@ -37,6 +38,9 @@ class LiveRank:
     section_s: float = 0.0
     output_bytes: int = 0
     log: str = ""
+    late_by: str = ""
+    late_since_s: float | None = None
+    late_in_s: float | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from nvrx_async.job.records import EndedBy, FaultKind, Outcome, RankEnd, Root
 from nvrx_async.job.round_record import RoundRecord
+from nvrx_async.job.silence import Silent
 from nvrx_async.job.waterfall import Waterfall, waterfall
 
 HANG = "hang"
@@ -50,7 +51,7 @@ class Why:
 
     `root` is None while the round runs, and for a success. `error_line`: the first line of the culprit's own
     error, else its last line on stderr. `decision`: what was decided and why. `interrupted_by`: the node that
-    said first that the round is over.
+    said first that the round is over. `silent`: ranks that do not get on now, in the round that runs.
     """
 
     run_id: str
@@ -70,6 +71,7 @@ class Why:
     waterfall: Waterfall | None = None
     outcome: Outcome | None = None
     digest: str = ""
+    silent: tuple[Silent, ...] = ()
 
 
 def explain(record: RoundRecord, following: RoundRecord | None = None, *, stands: str = "") -> Why:

@@ -168,7 +168,7 @@ class Coordinator:
         now_for = (self._mirror.changed_at(keys.nodes), *self._world_for)
         if now_for != self._missing_for:
             self._missing_for = now_for
-            self._missing.note(now.s, nodes, world, self._mirror, keys)
+            self._missing.note(now, nodes, world, self._mirror, keys)
 
     # What to do ---------------------------------------------------------------------------------------
 
@@ -287,7 +287,7 @@ class Coordinator:
             previous=case.world.seats,
             reports=reports(self._mirror, keys, before),
             done=finished(self._mirror, keys, before),
-            missing_since_s=self._missing.since_s,
+            missing_since=self._missing.since,
             excluded=case.exclusions,
         )
 
@@ -311,7 +311,7 @@ class Coordinator:
 
     def _give_up(self, case: Case, wait: Wait) -> str:
         never = case.round.number == 0
-        reason = f"{wait.reason} within {self._spec.join_timeout_s:g} s"
+        reason = f"in {self._spec.join_timeout_s:g} s (--join-timeout) {wait.reason}"
         reason = f"never started: {reason}" if never else f"too few nodes to go on: {reason}"
         return self._fail(case, NEVER_READY if never else REQUEUE, reason)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from nvrx_async.job.records import Done, Exclusion, Fault, FaultKind, JobSpec, Join, Node, Seat, Spare
 from nvrx_async.rounds.assign import Candidate, place, seats
+from nvrx_async.rounds.events import Now
 from nvrx_async.rounds.exclusions import BY_POLICY
 from nvrx_async.rounds.fencing import Judge, fenced_at, is_present
 
@@ -22,7 +23,7 @@ already form the round. One that does not come (unfit, frozen) costs no more tha
 class Forming:
     """What is known of a forming round.
 
-    `missing_since_s` holds each member of the world before that is gone, `excluded` who takes no seat.
+    `missing_since` holds each member of the world before that is gone, `excluded` who takes no seat.
     """
 
     number: int
@@ -33,7 +34,7 @@ class Forming:
     previous: Sequence[Seat]
     reports: Mapping[str, Fault]
     done: Mapping[str, Done]
-    missing_since_s: Mapping[str, float]
+    missing_since: Mapping[str, Now]
     excluded: Mapping[str, Exclusion] = field(default_factory=dict)
 
 
@@ -83,7 +84,13 @@ def seal(now_s: float, forming: Forming, judge: Judge, spec: JobSpec) -> Wait | 
         lost = [seat.node_id for seat in forming.previous if seat.node_id not in forming.joins]
         # Of nodes that never came only the person knows the names: those that are here tell which they are.
         here = [one.node.node_id for one in places.seated]
-        known = f"missing: {_names(lost)}" if lost else f"here: {_names(here)}" if here else ""
+        known = (
+            f"missing: {_names([_gone(one, forming) for one in lost])}"
+            if lost
+            else f"here: {_names(here)}"
+            if here
+            else ""
+        )
         detail = f"; {places.misfit or known}" if places.misfit or known else ""
         if parked:
             detail += f"; excluded: {_names([one.node.node_id for one in parked])}"
@@ -109,7 +116,7 @@ def unclear(
         if is_present(seat, forming.nodes):
             waits.append(Wait(f"{seat.node_id} still stops its ranks"))
             continue
-        at_s, why = fenced_at(seat, forming.nodes, forming.missing_since_s[seat.node_id], judge, spec)
+        at_s, why = fenced_at(seat, forming.nodes, forming.missing_since[seat.node_id].s, judge, spec)
         if now_s < at_s:
             waits.append(Wait(f"not before {why}", at_s))
     return max(waits, key=lambda wait: wait.until_s or float("inf"), default=None)
@@ -172,6 +179,12 @@ def _sealed(forming: Forming, seated: Sequence[Candidate], spares: Sequence[Cand
         probes={one.node.node_id: one.node.probe for one in (*seated, *spares) if one.node.probe},
         reason=f"{len(made)} nodes, world size {world_size}" + (f", {len(waiting)} spare" if waiting else ""),
     )
+
+
+def _gone(node_id: str, forming: Forming) -> str:
+    """A node that does not come, and since when it is gone, by the clock that stands before each line."""
+    since = forming.missing_since.get(node_id)
+    return node_id if since is None or not since.utc else f"{node_id} (gone since {since.utc[11:19]})"
 
 
 def _names(node_ids: Sequence[str], shown: int = 8) -> str:

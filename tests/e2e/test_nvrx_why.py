@@ -87,6 +87,27 @@ def test_an_agent_that_is_gone_is_the_cause_where_another_one_is_there_to_say_so
     agents[0].ends()
 
 
+def test_a_rank_that_hangs_is_named_before_it_is_taken_for_hung(job: Stage) -> None:
+    (job.folder / "steps").mkdir()
+    agent = job.launch(
+        *(LINKED, str(job.folder / "steps"), "1000000"),
+        options=("--nproc-per-node", "2", *COMMON, "--hang-timeout", "16", "--startup-grace", "3"),
+        environment={"HANGS": "save"},
+    )
+    agent.says("round 0 runs")
+    while not (found := why(job))["silent"]:
+        assert found["root"] is None, "it was named when it was taken for hung only"
+    first = found["silent"][0]
+    assert (first["round"], first["rank"], first["section"], first["step"]) == (0, 1, "save", 20)
+    assert 0 < first["due_in_s"] < 16
+    told = nvrx("why", job.run_id, etcd=job.endpoint).out
+    assert "silent      rank 1 on" in told
+    assert "is still in section save" in told
+    assert "taken for hung in" in told
+    agent.signal(signal.SIGKILL)
+    agent.ends()
+
+
 @pytest.mark.parametrize("kind", ["agent_kill", "agent_freeze"])
 def test_where_no_agent_is_left_the_job_is_abandoned_and_why_says_so(job: Stage, kind: str) -> None:
     with job.etcd.next_deletion(f"/nvrx/v1/{job.run_id}/0/nodes/") as its_lease_ends:

@@ -292,3 +292,18 @@ def test_what_a_dead_rank_left_open_never_judges_the_next():
     watch.ended(0)
     assert watch.look(500.0, 500.0, {}).findings == ()
     assert run(monitor(), 500, lambda now: busy(page(now, thread(now, 1)))) == []
+
+
+def test_who_asks_is_told_the_deadline_that_comes_first_and_nobody_is_judged_by_that():
+    watch = monitor(ranks=2, known={"reports": 50.0})
+    pages = {
+        0: page(60.0, thread(40.0, 4)),
+        1: page(60.0, thread(59.0, 9, opened=1), sections=(section("save", 60.0, 40.0),)),
+    }
+    found = watch.pending(pages)
+    assert (found[0].at_s, found[0].since_s) == (pytest.approx(90.0), 40.0)
+    assert "last report was at step 4" in found[0].sentence
+    assert found[1].sentence == "is still in section save"
+    assert watch.seen == {}
+    watch.ended(0)
+    assert set(watch.pending(pages)) == {1}

@@ -301,7 +301,10 @@ def test_before_anybody_joined_nothing_is_told():
 
 @pytest.mark.parametrize(
     ("number", "code", "words"),
-    [(0, NEVER_READY, "never started: 1 of 2 nodes joined"), (1, REQUEUE, "too few nodes to go on: 1 of 2")],
+    [
+        (0, NEVER_READY, "never started: in 600 s (--join-timeout) 1 of 2 nodes joined"),
+        (1, REQUEUE, "too few nodes to go on: in 600 s (--join-timeout) 1 of 2 nodes joined; missing: b"),
+    ],
 )
 def test_too_few_nodes_until_the_join_timeout_end_the_attempt(number, code, words):
     bench = leader(Phase.FORMING, number, registered="a")
@@ -313,7 +316,6 @@ def test_too_few_nodes_until_the_join_timeout_end_the_attempt(number, code, word
     outcome = written(bench, Outcome, KEYS.outcome)
     assert (outcome.success, outcome.exit_code, outcome.round) == (False, code, number)
     assert outcome.reason.startswith(words)
-    assert "within 600 s" in outcome.reason
     assert written(bench, Round, KEYS.round).phase is Phase.ENDED
 
 

@@ -8,6 +8,7 @@ import pytest
 from rounds_kit import SPEC, join, node, seat, spec
 
 from nvrx_async.job.records import Done, Fault, FaultKind
+from nvrx_async.rounds.events import Now
 from nvrx_async.rounds.fencing import Judge
 from nvrx_async.rounds.seal import NEWCOMERS_WAIT_S, Forming, Sealed, Wait, seal, unclear
 
@@ -15,6 +16,10 @@ RECORDED = Judge(recorded=True, older_than_seal=True)
 YOUNG = Judge(recorded=True, older_than_seal=False)
 OUTSIDER = Judge(recorded=False, older_than_seal=False)
 WORLD = (seat("a", 0), seat("b", 1))
+
+
+def gone(at_s):
+    return Now(at_s, "2026-01-31T10:00:05.250Z")
 
 
 def forming(joined="", previous=(), number=0, since_s=0.0, nodes=None, **changes):
@@ -29,7 +34,7 @@ def forming(joined="", previous=(), number=0, since_s=0.0, nodes=None, **changes
         previous=previous,
         reports={},
         done={},
-        missing_since_s={one.node_id: 10.0 for one in previous},
+        missing_since={one.node_id: gone(10.0) for one in previous},
     )
     return replace(made, **changes)
 
@@ -181,7 +186,7 @@ def test_a_lost_member_is_waited_out_until_it_is_fenced(judge, nodes, at_s):
 
 
 def test_the_longest_wait_is_told_and_one_without_an_end_before_all():
-    state = next_round("", nodes={}, missing_since_s={"a": 5.0, "b": 9.0})
+    state = next_round("", nodes={}, missing_since={"a": gone(5.0), "b": gone(9.0)})
     assert unclear(6.0, WORLD, state, YOUNG, SPEC).until_s == 20.0
     state = replace(state, nodes={"a": node("a")})
     assert unclear(6.0, WORLD, state, YOUNG, SPEC) == Wait("a still stops its ranks")
@@ -194,13 +199,13 @@ def test_a_lost_member_that_finished_need_not_be_fenced():
 
 def test_who_is_missing_is_named_when_too_few_come():
     state = next_round("a", nodes={"a": node("a")})
-    assert seal(10.0, state, RECORDED, SPEC).reason == "1 of 2 nodes joined; missing: b"
+    assert seal(10.0, state, RECORDED, SPEC).reason == "1 of 2 nodes joined; missing: b (gone since 10:00:05)"
 
 
 def test_a_newcomer_that_does_not_fit_is_named_when_too_few_come():
     nodes = {"a": node("a"), "x": node("x", slots=4)}
     world = (seat("b", 0), seat("a", 1))
-    state = forming("ax", number=1, nodes=nodes, previous=world, missing_since_s={"b": 0.0})
+    state = forming("ax", number=1, nodes=nodes, previous=world, missing_since={"b": gone(0.0)})
     result = seal(10.0, state, RECORDED, SPEC)
     assert result.reason == "1 of 2 nodes joined; group rank 0 needs a node with 2 slots (x has 4)"
 
@@ -228,7 +233,7 @@ def test_survivors_keep_their_places():
 
 def test_a_registered_newcomer_is_waited_for_briefly_where_there_is_room():
     nodes = {"a": node("a"), "b": node("b", "b-2", succeeds="b-1")}
-    state = replace(next_round("a"), nodes=nodes, missing_since_s={"b": 0.0})
+    state = replace(next_round("a"), nodes=nodes, missing_since={"b": gone(0.0)})
     assert seal(0.5, state, RECORDED, spec(min_nodes=1)) == Wait("b still to join", NEWCOMERS_WAIT_S)
     assert isinstance(seal(NEWCOMERS_WAIT_S, state, RECORDED, spec(min_nodes=1)), Sealed)
     full = replace(next_round("ab"), nodes={name: node(name) for name in "abc"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nvrx_async.job.records import JobSpec, Join, Node, Process, Seat
+from nvrx_async.rounds.events import Now
 from nvrx_async.rounds.fencing import Judge
 from nvrx_async.rounds.seal import NEWCOMERS_WAIT_S, Forming, Sealed, Wait, seal
 
@@ -29,7 +30,7 @@ MEMBER_ALONE = Forming(
     previous=[Seat("a", "new", "a", 0, 0, 2)],
     reports={},
     done={},
-    missing_since_s={},
+    missing_since={},
 )
 
 
@@ -60,6 +61,6 @@ def test_the_successor_of_a_member_is_waited_for() -> None:
         MEMBER_ALONE,
         nodes={"a": node("a"), "b": successor},
         previous=[*MEMBER_ALONE.previous, Seat("b", "first", "b", 1, 2, 2)],
-        missing_since_s={"b": 99.0},
+        missing_since={"b": Now(99.0, "")},
     )
     assert seal(100.0, forming, JUDGE, SPEC) == Wait("b still to join", 100.0 + NEWCOMERS_WAIT_S)

@@ -146,13 +146,21 @@ async def rounds(options: EtcdOptions, run_id: str, screen: Screen) -> int:
 
 
 async def events(
-    options: EtcdOptions, run_id: str, screen: Screen, *, follow: bool, since: datetime | None
+    options: EtcdOptions,
+    run_id: str,
+    screen: Screen,
+    *,
+    follow: bool,
+    since: datetime | None,
+    histories: str | None = None,
 ) -> int:
-    """What happened, a line each; as JSON one object a line."""
+    """What happened, a line each; as JSON one object a line. `histories`: where this machine's log folders are."""
     from nvrx_launcher.ctl import text_rounds  # noqa: PLC0415 - not for every verb
+    from nvrx_launcher.ctl.outages import outages, with_outages  # noqa: PLC0415 - as above
 
     async with job_client(options, run_id) as job, aclosing(job.events(follow=follow, since=since)) as told:
-        async for event in told:
+        known = await outages(job, histories, since)
+        async for event in with_outages(told, known, whole=since is None):
             if screen.form == "json":
                 sys.stdout.write(json_line("JobEvent", event) + "\n")
                 sys.stdout.flush()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 from nvrx_async.job.job_events import EventKind, JobEvent
 from nvrx_async.job.records import FaultKind
 from nvrx_async.job.round_record import RoundRecord
-from nvrx_async.job.times import seconds_between
+from nvrx_async.job.times import as_utc, seconds_between
 from nvrx_async.job.waterfall import Waterfall
 from nvrx_async.job.where import where
 from nvrx_async.job.why import Consequence, Stack, Why
@@ -117,10 +118,9 @@ def why(one: Why, screen: Screen) -> list[str]:
     palette = screen.palette
     title = "cause" if one.root else "outcome" if one.outcome else "now"
     headline = _block(screen, title, [clean(one.headline)], palette.error if one.root else None)
-    lines = [
-        *packed([f"job {one.run_id}, attempt {one.attempt}, round {one.round}"], screen.width),
-        *headline,
-    ]
+    lines = packed([f"job {one.run_id}, attempt {one.attempt}, round {one.round}"], screen.width)
+    silent = _block(screen, "silent" if title == "now" else "now", _silent(one, screen), palette.warning)
+    lines += [*headline, *silent] if title == "now" else [*silent, *headline]
     if one.root is not None:
         blame = (
             "" if one.root.culprit or one.root.kind is FaultKind.ASKED else "; nobody is to blame for certain"
@@ -155,6 +155,27 @@ def why(one: Why, screen: Screen) -> list[str]:
             "",
             *waterfall(one.waterfall, screen, since="the first rank's end" if asked else "the fault"),
         ]
+    return lines
+
+
+def _silent(one: Why, screen: Screen) -> list[str]:
+    """Who does not get on now, and until when that is waited for."""
+    lines = []
+    for rank in one.silent[:_CONSEQUENCES]:
+        step = f", at step {rank.step}" if rank.step is not None else ""
+        since = f"in round {rank.round} " if rank.round != one.round else ""
+        who = f"{since}rank {rank.rank} on {where(rank.node_id, rank.host)}"
+        told = f"{who} {clean(rank.what)}, for {duration(rank.since_s)}{step}"
+        if rank.due_in_s is None:
+            due = "it has no deadline"
+        elif rank.due_in_s > 0:
+            at = screen.clock(as_utc(screen.now + timedelta(seconds=rank.due_in_s)))
+            due = f"taken for hung in {duration(rank.due_in_s)}, at {at}, if nothing comes"
+        else:
+            due = "its deadline has passed, it may be waiting for another one"
+        lines.append(f"{told}; {due}")
+    if len(one.silent) > _CONSEQUENCES:
+        lines.append(f"... {len(one.silent) - _CONSEQUENCES} more, in -o json")
     return lines
 
 

@@ -142,7 +142,17 @@ def events(job: str, *, follow: bool, since: datetime | None, log_dir: str | Non
     from nvrx_launcher.ctl.past import or_past  # noqa: PLC0415
 
     options, screen = etcd_from(given), screen_from(given)
-    run(or_past, look.events, options, job, screen, log_dir=log_dir, follow=follow, since=since)
+    run(
+        or_past,
+        look.events,
+        options,
+        job,
+        screen,
+        log_dir=log_dir,
+        follow=follow,
+        since=since,
+        histories=log_dir,
+    )
 
 
 @nvrx.command()
