@@ -197,6 +197,7 @@ def test_a_file_stands_below_and_what_it_brings_along_below_all(tmp_path):
     ("arguments", "message", "hint"),
     [
         ("--ft-rank-heartbeat-timout 3", "unknown option --ft-rank-heartbeat-timout", "--ft-rank-heartbeat-timeout?"),
+        ("--ft-heartbeat 3", "unknown option --ft-heartbeat", "docs/from-nvrx.md those of ft_launcher"),
         ("--ft-rank-heartbeat-timeout soon", "--ft-rank-heartbeat-timeout soon: not a number", "90 for a minute"),
         ("--ft-rank-heartbeat-timeout --standalone", "--ft-rank-heartbeat-timeout needs a value", "VALUE"),
         ("--ft-rank-section-timeouts 60", "--ft-rank-section-timeouts 60: '60' is not section:seconds", "setup:600"),
