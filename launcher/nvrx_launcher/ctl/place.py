@@ -160,8 +160,11 @@ def _credentials(options: EtcdOptions) -> Credentials | None:
 def options_from(environment: Mapping[str, str], given: Mapping[str, str]) -> EtcdOptions:
     """Command line before environment; secrets come from the environment or a file only."""
     text = given.get("etcd") or environment.get(ENDPOINTS_VARIABLE, "")
+    parts = (
+        [text] if "@" in text else text.split(",")
+    )  # a password may hold a comma: it must not be taken apart
     return EtcdOptions(
-        endpoints=tuple(part.strip() for part in text.split(",") if part.strip()),
+        endpoints=tuple(part.strip() for part in parts if part.strip()),
         cacert=given.get("etcd_cacert") or environment.get("NVRX_ETCD_CACERT", ""),
         cert=given.get("etcd_cert") or environment.get("NVRX_ETCD_CERT", ""),
         key=given.get("etcd_key") or environment.get("NVRX_ETCD_KEY", ""),

@@ -104,6 +104,7 @@ MEETING_ROWS: Final = (
         "--master-addr",
         group=MEETING,
         metavar="HOST",
+        parse=values.host_name,
         doc="With several nodes and without --rdzv-endpoint: the host of etcd.",
     ),
     torchrun(
