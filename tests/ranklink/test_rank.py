@@ -433,8 +433,8 @@ def test_stacks_are_written_on_the_signal(page, tmp_path, monkeypatch):
     program = """
 import nvrx_async, os, time
 with nvrx_async.connect():
-    print("ready", flush=True)
     def stuck_here():
+        print("ready", flush=True)
         time.sleep(60)
     stuck_here()
 """
@@ -448,6 +448,7 @@ with nvrx_async.connect():
         while "stuck_here" not in text and time.monotonic() < end:
             text = (tmp_path / "stacks.txt").read_text()
         child.kill()
+    assert "stuck_here" in text
     assert f"0x{view.main_ident:016x}" in text
 
 
