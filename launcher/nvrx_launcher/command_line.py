@@ -143,7 +143,8 @@ def _unknown(word: str, spelled: str, spellings: Mapping[str, Option | FtOption]
     close = begins[:1] or get_close_matches(spelled, list(spellings), n=1, cutoff=0.7)
     if close:
         return UsageError(f"unknown option {spelled}", f"did you mean {spellings[close[0]].shown}?")
-    hint = "options of your script come after its name; nvrx-launch --help-all lists ours"
+    theirs = ", docs/from-nvrx.md those of ft_launcher" if spelled.startswith("--ft") else ""
+    hint = f"options of your script come after its name; nvrx-launch --help-all lists ours{theirs}"
     return UsageError(f"unknown option {word}", hint)
 
 

@@ -144,14 +144,20 @@ def _known(key: str) -> Option | None:
 def _option(entry: _Entry) -> Option:
     option = _known(entry.key)
     if option is None:
-        close = get_close_matches(entry.key.replace("-", "_").strip("_"), _names(), n=1, cutoff=0.6)
-        hint = f"did you mean {close[0]}?" if close else "nvrx-launch --print-config lists the names"
-        _refuse(f"{entry.where}: unknown option {entry.key}", hint)
+        _refuse(f"{entry.where}: unknown option {entry.key}", _hint(entry.key))
     if not option.in_file:
         _refuse(
             f"{entry.where}: {entry.key} cannot stand in a file", f"give {option.shown} on the command line"
         )
     return option
+
+
+def _hint(key: str) -> str:
+    named = key.replace("-", "_").strip("_")
+    if ft_section.is_setting(setting := named.removeprefix("ft_")):
+        return f"a setting of ft_launcher stands in its section: {ft_section.NAME}: {{{setting}: …}}"
+    close = get_close_matches(named, _names(), n=1, cutoff=0.6)
+    return f"did you mean {close[0]}?" if close else "nvrx-launch --print-config lists the names"
 
 
 def _names() -> list[str]:
@@ -192,7 +198,7 @@ def _item(entry: _Entry, node: yaml.Node, expected: str) -> str:
 
 
 def _section(entries: list[_Entry], path: str) -> _Entry | None:
-    """The section of ft_launcher, which stands at any depth."""
+    """The section of ft_launcher, which stands at any depth of mappings and lists."""
     named = [entry for entry in entries if entry.key == ft_section.NAME]
     if len(named) > 1:
         _refuse(f"{named[1].where}: {ft_section.NAME} is given twice", f"see {named[0].where}")
@@ -201,14 +207,20 @@ def _section(entries: list[_Entry], path: str) -> _Entry | None:
         entry = waiting.pop(0)
         if entry.key == ft_section.NAME and entry.value.tag != _NULL:
             return entry
-        if isinstance(entry.value, yaml.MappingNode) and id(entry.value) not in seen:
+        if id(entry.value) not in seen:
             seen.add(id(entry.value))
-            waiting.extend(
-                _Entry(str(key.value), value, _where(path, key))
-                for key, value in entry.value.value
-                if isinstance(key, yaml.ScalarNode)
-            )
+            waiting.extend(_inner(entry.value, path))
     return None
+
+
+def _inner(node: yaml.Node, path: str) -> Iterator[_Entry]:
+    """What stands in a mapping by its keys, in a list without one."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                yield _Entry(str(key.value), value, _where(path, key))
+    elif isinstance(node, yaml.SequenceNode):
+        yield from (_Entry("", item, _where(path, item)) for item in node.value)
 
 
 def _section_rows(section: _Entry, path: str) -> list[ft_section.Row]:

@@ -36,6 +36,8 @@ _NEXT: Final = {
     Level.STOP: "no further round, the job stops",
 }
 
+_LATE: Final = "it had ended before this node was back in it; this node ends with the same exit code"
+
 
 def render(notice: Notice, story: Story, palette: Palette, now_s: float) -> list[str]:
     """The lines for a notice. `story` is as told before it; `now_s` are seconds of CLOCK_BOOTTIME."""
@@ -57,7 +59,8 @@ def render(notice: Notice, story: Story, palette: Palette, now_s: float) -> list
         case Commanded():
             return _commanded(notice, palette)
         case Finished():
-            return summary(story.told(notice, now_s), notice.outcome, palette, now_s)
+            verdict, *rest = summary(story.told(notice, now_s), notice.outcome, palette, now_s)
+            return [verdict, *([_LATE] if notice.late else []), *rest]
 
 
 def _registered(notice: Registered, palette: Palette) -> list[str]:

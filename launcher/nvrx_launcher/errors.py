@@ -33,12 +33,16 @@ class RequeueError(LauncherError):
 
 
 class BadValueError(ValueError):
-    """A text that cannot be an option's value; whoever knows the option makes a UsageError of it."""
+    """A text that cannot be an option's value; whoever knows the option makes a UsageError of it.
 
-    def __init__(self, reason: str, hint: str = "") -> None:
+    `secret`: the text holds a password, so no message may repeat it.
+    """
+
+    def __init__(self, reason: str, hint: str = "", *, secret: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.hint = hint
+        self.secret = secret
 
 
 class KeeperStartError(LauncherError):

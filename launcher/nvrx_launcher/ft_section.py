@@ -25,6 +25,11 @@ class Row:
     where: str
 
 
+def is_setting(key: str) -> bool:
+    """Whether the section has a setting of this name."""
+    return key in BY_KEY
+
+
 def of_rows(where: str, rows: list[Row]) -> Translated:
     """The settings as options; `where` is the section's `file:line`.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
+import posixpath
 
 from nvrx_launcher.errors import BadValueError
 from nvrx_launcher.values import section_limits as read_limits
@@ -23,7 +23,7 @@ def whole_or_off(value: str) -> str | None:
 
 def folder_of(value: str) -> str | None:
     """The folder of a path."""
-    return None if any_text(value) is None else str(PurePath(value).parent)
+    return None if any_text(value) is None else posixpath.dirname(value) or "."
 
 
 def section_limits(value: str) -> str | None:

@@ -13,7 +13,7 @@ from nvrx_async.rounds.promises import MOST_ASKED
 from nvrx_launcher.config import EmbeddedEtcd, EtcdConfig, TlsConfig
 from nvrx_launcher.errors import BadValueError, UsageError
 from nvrx_launcher.option import Inert, Refused
-from nvrx_launcher.options import DEFAULT_LAST_CALL_S
+from nvrx_launcher.options.job import DEFAULT_LAST_CALL_S
 from nvrx_launcher.rdzv_conf import CONF_KEYS
 from nvrx_launcher.values import DEFAULT_ETCD_PORT, Endpoint, NodeRange, endpoints
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 ReadPassword = Callable[[Path], str]
 """Reads a password file; raises UsageError."""
+_NAME_SECRETS = ("passw", "pwd", "secret", "token", "credential")
 Credentials = tuple[str | None, str | None]
 """User and password of etcd, None where it asks for none."""
 
@@ -92,7 +93,8 @@ def timeouts(line: CommandLine, notices: list[str]) -> dict[str, float]:
     found = {"join_timeout": line.value("join_timeout"), "last_call": DEFAULT_LAST_CALL_S}
     known = {key.name: key for key in CONF_KEYS}
     for name in conf.value:
-        key, where = known.get(name), f"{conf.spelled} {name}={conf.value[name]}"
+        shown = "(left out)" if any(word in name for word in _NAME_SECRETS) else conf.value[name]
+        key, where = known.get(name), f"{conf.spelled} {name}={shown}"
         if key is None:
             raise UsageError(f"{where}: no such key", f"one of: {', '.join(known)}")
         if isinstance(key.status, Refused):

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from nvrx_launcher.help_text import default_text
 from nvrx_launcher.option import Inert, Option, Refused
-from nvrx_launcher.options import FILE, HELP, OPTIONS
+from nvrx_launcher.options import OPTIONS
+from nvrx_launcher.options.groups import FILE, HELP
 
 BEGIN = "<!-- options: made by python -m nvrx_launcher.migration_doc -->"
 END = "<!-- options: end -->"

@@ -130,7 +130,8 @@ def read(option: Option, spelled: str, value: str | None, source: Source) -> Giv
         hint = error.hint or f"{option.shown} {option.metavar}"
         if source is Source.FILE:
             hint = hint.replace(f"{option.shown} ", f"{option.name}: ") if option.metavar else "true or false"
-        raise UsageError(f"{Given(None, source, spelled, value)}: {error.reason}", hint) from error
+        told = Given(None, source, spelled, "" if error.secret else value)
+        raise UsageError(f"{told}: {error.reason}", hint) from error
 
 
 def both(long: str, *short: str) -> tuple[str, ...]:

@@ -7,7 +7,8 @@ import sys
 from nvrx_launcher.exit_codes import MEANINGS
 from nvrx_launcher.help_text import default_text
 from nvrx_launcher.option import Inert, Option, Refused, Status
-from nvrx_launcher.options import GROUPS, HELP, OPTIONS
+from nvrx_launcher.options import GROUPS, OPTIONS
+from nvrx_launcher.options.groups import HELP
 from nvrx_launcher.rdzv_conf import CONF_KEYS
 
 _INTRODUCTION = """\

@@ -50,5 +50,8 @@ PLAIN = Palette()
 def palette_for(*, terminal: bool, environment: Mapping[str, str]) -> Palette:
     """Colours on a terminal, unless NO_COLOR is set (to anything but nothing) or TERM is dumb."""
     wanted = terminal and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
-    deep = "256color" in environment.get("TERM", "") or environment.get("COLORTERM") in ("truecolor", "24bit")
+    term = environment.get("TERM", "")
+    # Within tmux and GNU screen, which take 256 colours and give their terminal what it knows, whatever they call it.
+    multiplexed = term.startswith(("tmux", "screen"))
+    deep = "256color" in term or multiplexed or environment.get("COLORTERM") in ("truecolor", "24bit")
     return Palette(coloured=wanted, deep=wanted and deep)

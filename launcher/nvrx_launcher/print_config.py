@@ -15,7 +15,8 @@ from nvrx_launcher.ctl.blank import BLANK, NAMES_SECRET, blanked
 from nvrx_launcher.ctl.table import Cell, Column, table
 from nvrx_launcher.help_text import default_text
 from nvrx_launcher.option import Given, Option, Source
-from nvrx_launcher.options import HELP, OPTIONS
+from nvrx_launcher.options import OPTIONS
+from nvrx_launcher.options.groups import HELP
 from nvrx_launcher.values import NodeRange
 
 if TYPE_CHECKING:

@@ -159,6 +159,8 @@ class Traced:
                 next_s += min(self._config.delay_s, _LONGEST_TICK_S)
                 await anyio.sleep_until(next_s)
                 await self._look()
+                if self._config.delay_s <= _LONGEST_TICK_S:
+                    self._outlet.flush()  # what ranks left has been gathered for as long where it lay
                 next_s = max(next_s, anyio.current_time() - _LONGEST_TICK_S)
 
     async def close(self) -> None:
@@ -227,6 +229,11 @@ class Traced:
         if self._lookout is not None:
             self._tell(self._lookout.observer.ranks_are, number, {local_rank: start})
 
+    def ranks_left(self, number: int, starts: Mapping[int, RankStart]) -> None:
+        """Ranks are watched no longer."""
+        if self._lookout is not None:
+            self._tell(self._lookout.observer.ranks_are, number, starts)
+
     def lost_output(self, lost_bytes: int) -> None:
         """Output of ranks that no disk took."""
         self._outlet.measure(semconv.METRIC_LOG_DROPPED, lost_bytes, {})
@@ -244,7 +251,7 @@ class Traced:
             resource = rank_resource(self._launch, self._environment, self._node_id, assignment, local_rank)
             resources[local_rank] = resource
             environments[local_rank] = rank_variables(
-                above,
+                above if self._config.traces is not None else None,
                 sampled=sampled,
                 epoch_ns=self._epoch_ns,
                 resource=resource,

@@ -54,7 +54,8 @@ class Later:
 
     async def settle(self) -> None:
         """Have all calls made now. Whoever stops waiting leaves the thread to it."""
-        self._wanted, self._awaited = anyio.Event(), False
+        if self._awaited:  # else `serve` waits for this very event
+            self._wanted, self._awaited = anyio.Event(), False
         # Where no thread can be started they are made the next time.
         with suppress(OSError):
             await aside(self._make)

@@ -138,8 +138,21 @@ def slots(value: str) -> int | str:
     return number
 
 
+def host_name(value: str) -> str:
+    """A host, of which nothing is known but that no user and password stand before it."""
+    if "@" in value:
+        raise BadValueError(
+            "holds a user or a password (what stands before an @), which other users of this machine can read",
+            "write only host:port there, and --etcd-user NAME; its password goes into NVRX_ETCD_PASSWORD or a file: "
+            "--etcd-password-file FILE",
+            secret=True,
+        )
+    return value
+
+
 def endpoints(value: str) -> tuple[Endpoint, ...]:
     """One `host[:port]` or several with commas between; port 2379 when none is written."""
+    host_name(value)
     found = tuple(_endpoint(part.strip()) for part in value.split(",") if part.strip())
     if len({endpoint.secure for endpoint in found}) > 1:
         raise BadValueError(

@@ -9,10 +9,12 @@ from nvrx_async.etcd.auth import Tokens
 from nvrx_async.etcd.calls import Caller
 from nvrx_async.etcd.channel import Pool, open_pool
 from nvrx_async.etcd.contact import first_answer
-from nvrx_async.etcd.errors import LeaseNotFoundError, TxnTooLargeError
+from nvrx_async.etcd.errors import LeaseNotFoundError, RequestRefusedError, TxnTooLargeError
 from nvrx_async.etcd.identity import Identity
 from nvrx_async.etcd.types import MAX_TXN_OPERATIONS, KeyValue, Listing, Scope, Txn, TxnResult
 from nvrx_async.etcd.wire import (
+    FUTURE_REVISION,
+    lease_question,
     listing,
     messages,
     newest_before_request,
@@ -167,6 +169,22 @@ class EtcdClient:
             )
         except LeaseNotFoundError:
             return  # what was asked for holds: a repeated revoke finds its own first attempt done
+
+    async def is_lease_over(self, lease_id: int) -> bool:
+        """Whether it is, by the word of a quorum; writes nothing.
+
+        What etcd tells of leases is its leader's memory. A put on the lease is judged when all members apply it: before
+        etcd 3.4 to 3.6 execute a transaction they look whether its leases exist, then whether the revisions that it
+        reads do. So one that also reads a revision which cannot be is refused for the one reason or the other.
+        """
+        try:
+            await self.caller.repeat(lambda at: at.kv.Txn, lease_question(lease_id))
+        except LeaseNotFoundError:
+            return True
+        except RequestRefusedError as error:
+            if not any(FUTURE_REVISION in line for line in error.evidence):
+                raise
+        return False
 
     async def lease_remaining(self, lease_id: int) -> float | None:
         """Seconds the lease would live without a renewal, None if it is over."""

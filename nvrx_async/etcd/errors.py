@@ -27,11 +27,16 @@ class InvalidEndpointError(ConfigurationError):
     """An endpoint that names no host and port."""
 
     def __init__(self, endpoint: str, reason: str) -> None:
+        secret = "@" in endpoint  # what stands before it may be a password
+        self.endpoint = "" if secret else endpoint
+        told = "holds a user or a password, which other users of this machine can read"
+        hint = "write host:port, [ipv6]:port, http://host:port or https://host:port"
         super().__init__(
-            f"etcd endpoint {endpoint!r} {reason}",
-            hint="write host:port, [ipv6]:port, http://host:port or https://host:port",
+            f"etcd endpoint {told}" if secret else f"etcd endpoint {endpoint!r} {reason}",
+            hint=f"{hint}, and --etcd-user NAME; its password goes into NVRX_ETCD_PASSWORD"
+            if secret
+            else hint,
         )
-        self.endpoint = endpoint
 
 
 class TlsFileError(ConfigurationError):

@@ -179,13 +179,27 @@ class Session:
         """One acknowledged renewal: when it was sent."""
         sent_at_s, ttl_s = await self._exchange()
         if ttl_s <= 0:
-            # A leader that was elected a moment ago may not have applied the grant yet, and then knows of no
-            # lease. A linearizable read waits until it has; what it says after that is true.
+            # A leader answers this from its memory. One that was elected a moment ago may not have applied the grant
+            # yet: that the lease is over only a quorum can say.
             self._drop_stream()
+            await self._fail_if_over()
             sent_at_s, ttl_s = await self._exchange()
         if ttl_s <= 0:
-            raise LeaseNotFoundError("etcd says that the lease is over: it ran out there or was revoked")
+            self._drop_stream()
+            if self._clock() >= self._renewals.lapses_at_s:
+                raise LeaseNotFoundError("etcd's leader says that the lease is over, and its TTL has passed")
+            raise UnavailableError("etcd's leader does not know of the lease yet, its quorum does")
         return sent_at_s
+
+    async def _fail_if_over(self) -> None:
+        over = "etcd says that the lease is over: it ran out there or was revoked"
+        try:
+            if await self._client.is_lease_over(self.lease_id):
+                raise LeaseNotFoundError(over)
+        except UnavailableError:
+            raise
+        except EtcdError as error:  # it does not answer such questions, to this user or now
+            raise LeaseNotFoundError(over) from error
 
     async def _exchange(self) -> tuple[float, float]:
         """Send one renewal and read the one answer: send time, and the TTL etcd says."""

@@ -35,9 +35,11 @@ from nvrx_async.etcd.types import (
 )
 
 __all__ = [
+    "FUTURE_REVISION",
     "change",
     "grpc",
     "key_value",
+    "lease_question",
     "listing",
     "messages",
     "range_request",
@@ -46,6 +48,10 @@ __all__ = [
     "txn_request",
     "watch_request",
 ]
+
+FUTURE_REVISION = "mvcc: required revision is a future revision"
+_NO_REVISION = (1 << 63) - 1
+_ANY_KEY = b"/nvrx/lease"
 
 _DELETE = 1  # mvccpb.Event.EventType
 
@@ -103,6 +109,15 @@ def txn_request(txn: Txn) -> Any:
         compare=[_compare(condition) for condition in txn.when],
         success=operations,
         failure=[] if txn.then else operations,
+    )
+
+
+def lease_question(lease_id: int) -> Any:
+    """A transaction that never takes place: for lack of the lease, or, where it lives, of the revision it reads."""
+    put = messages.PutRequest(key=_ANY_KEY, lease=lease_id)
+    read = messages.RangeRequest(key=_ANY_KEY, revision=_NO_REVISION)
+    return messages.TxnRequest(
+        success=[messages.RequestOp(request_put=put), messages.RequestOp(request_range=read)]
     )
 
 

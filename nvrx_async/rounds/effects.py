@@ -194,9 +194,10 @@ class Commanded:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The attempt has its outcome."""
+    """The attempt has its outcome. `late`: it had before this agent was in it."""
 
     outcome: Outcome
+    late: bool = False
 
 
 Notice: TypeAlias = (

@@ -118,6 +118,7 @@ class Entrance:
         self._dead: dict[str, str] = {}
         self._empty_since_s: float | None = None
         self._registers_in: int | None = None
+        self._seen_alive: int | None = None
         self._held_since_s: dict[str, float] = {}
 
     def scopes(self, mirror: Mirror) -> frozenset[Scope]:
@@ -163,16 +164,36 @@ class Entrance:
             return replaced
         outcome = mirror.record(Outcome, keys.outcome)
         if outcome is not None:
-            if self._me.attempt is not None:
-                return Adopt(outcome)
-            if self._me.launch_id is not None and outcome.launch_id == self._me.launch_id:
-                return Adopt(outcome)
+            late = self._late(keys, outcome, mirror)
+            if late is not None:
+                return late
             return self._open(AttemptKeys(keys.run_id, keys.attempt + 1), mirror, now, Exists(keys.outcome))
         if job is None:
             return Pause("reading the job's specification")
         if self._me.attempt is not None or self._same_launch(job.launch_id):
             return self._enter(keys, job, mirror, now)
         return self._enter_or_succeed(keys, job, mirror, now)
+
+    def _late(self, keys: AttemptKeys, outcome: Outcome, mirror: Mirror) -> Adopt | Prove | None:
+        """The verdict of an attempt that this agent came too late for; None where it begins another one.
+
+        It came for that attempt if its launch is the same; or it saw the attempt alive, before the verdict; or
+        its predecessor was killed in it: who leaves in order takes the registration along.
+        """
+        if self._me.attempt is not None or self._same_launch(outcome.launch_id):
+            return Adopt(outcome)
+        if self._me.takeover or (outcome.launch_id is not None and self._me.launch_id is not None):
+            return None
+        if self._seen_alive == keys.attempt:
+            return Adopt(outcome)
+        for node_id in self._candidate_ids(mirror, keys):
+            holder = mirror.record(Node, keys.node(node_id))
+            proof = self._proof(holder) if holder is not None else Proof.UNKNOWN
+            if proof is Proof.DEAD:
+                return Adopt(outcome)
+            if holder is not None and proof is None:
+                return Prove(holder)
+        return None
 
     def _replaced(self, keys: AttemptKeys, job: Job | None) -> Entry | None:
         """The end of an agent whose attempt or launch is not the job's any more."""
@@ -201,6 +222,8 @@ class Entrance:
             )
         entry = self._enter(keys, job, mirror, now)
         self._registers_in = keys.attempt if isinstance(entry, Register) else None
+        if not isinstance(entry, Refuse):
+            self._seen_alive = keys.attempt
         return entry
 
     def _waits_for(self, job: Job) -> bool:

@@ -227,7 +227,7 @@ class Member:
                     self._out.tell_once(("waiting", until_s and reason), Waiting(reason, until_s))
                 return reason
             case Adopt(outcome=outcome):
-                self._out.tell_once(("outcome",), Finished(outcome))
+                self._out.tell_once(("outcome",), Finished(outcome, late=True))
                 return self._out.finish(outcome.exit_code, outcome.reason)
             case Superseded(message=message) | Refuse(message=message):
                 return self._out.finish(REQUEUE if isinstance(entry, Superseded) else USAGE, message)

@@ -199,8 +199,12 @@ def span_exporter(config: TelemetryConfig) -> SpanExporter:
         OTLPSpanExporter,
     )
 
+    from nvrx_telemetry.own_authority import session_for  # noqa: PLC0415 - loads requests, as the exporter does
+
     return OTLPSpanExporter(
-        endpoint=f"{config.endpoint}/v1/traces" if config.endpoint else None, timeout=within_s
+        endpoint=f"{config.endpoint}/v1/traces" if config.endpoint else None,
+        timeout=within_s,
+        session=session_for(variables, "TRACES"),
     )
 
 
@@ -219,8 +223,12 @@ def metric_exporter(config: TelemetryConfig) -> MetricExporter:
         OTLPMetricExporter,
     )
 
+    from nvrx_telemetry.own_authority import session_for  # noqa: PLC0415 - loads requests, as the exporter does
+
     return OTLPMetricExporter(
-        endpoint=f"{config.endpoint}/v1/metrics" if config.endpoint else None, timeout=within_s
+        endpoint=f"{config.endpoint}/v1/metrics" if config.endpoint else None,
+        timeout=within_s,
+        session=session_for(variables, "METRICS"),
     )
 
 

@@ -16,6 +16,11 @@ _GIVEN_UP = "due to timeout, max retries or shutdown"
 _USER = re.compile(r"//[^/\s@'\"]+@")
 _HEADER = re.compile(r"(header value: ).*", re.DOTALL)
 
+_TAKES_NONE = re.compile(
+    r"Failed to export (metrics|spans) batch code: 404|Failed to export (metrics|traces) to .* StatusCode.UNIMPLEMENTED"
+)
+"""What exporters say of a collector that does not know a signal at all, as Jaeger metrics."""
+
 QUIET_S = 600.0
 """A collector that comes and goes is spoken of once in so long."""
 
@@ -58,6 +63,10 @@ class Trouble:
             self._told_s = now_s
             text = f": {_without_secrets(self._reason)}" if self._reason else ""
         then = "the last of it is lost" if self._ends else "the job goes on, it is tried again"
+        unknown = _TAKES_NONE.search(self._reason)
+        if unknown is not None:
+            signal = "METRICS" if "metrics" in unknown.groups() else "TRACES"
+            then = f"it takes no {signal.lower()} there; OTEL_{signal}_EXPORTER=none sends it none"
         self._tell(f"telemetry cannot be delivered to {self._where}{text}; {then}")
 
     def worked(self) -> None:

@@ -127,3 +127,47 @@ def test_one_that_stays_away_is_waited_for_and_the_line_says_what_ends_the_wait(
     for agent in (waits, knows):
         agent.signal(signal.SIGTERM)
     assert {waits.ends(), knows.ends()} == {143}, job.told()
+
+
+LATE = r"it had ended before this node was back in it; this node ends with the same exit code"
+
+
+def test_who_comes_back_when_the_job_has_just_ended_ends_with_it(job: Stage) -> None:
+    """It was killed when its ranks were done, and its registration still stands; nobody waits for a second attempt."""
+    options = ("--nnodes", "2", "--nproc-per-node", "1", "--lease-ttl", "60", "--join-timeout", "600")
+    agents = [job.launch(node=f"n{number}", options=options) for number in range(2)]
+    ranks = job.up(0, 2)
+    stays = job.coordinator(*agents)
+    (lost,) = (agent for agent in agents if agent is not stays)
+    with job.etcd.next_change(f"/nvrx/v1/{job.run_id}/0/rounds/0/done/") as done:
+        job.finish([rank for rank in ranks if rank.node == lost.node])
+        done()
+    lost.signal(signal.SIGKILL)
+    lost.ends()
+    job.finish([rank for rank in ranks if rank.node == stays.node])
+    assert stays.ends() == 0, job.told()
+    again = job.launch(node=lost.node, options=options)
+    assert again.ends() == 0, job.told()
+    assert again.said(rf"job {job.run_id} finished\n +{LATE}")
+    assert job.held()["current"].value["attempt"] == 0
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_who_waits_for_its_place_while_the_job_ends_ends_with_it(job: Stage, code: int) -> None:
+    """Nobody can tell whether its predecessor lives: the agent waits for the lease, and the job ends meanwhile."""
+    options = ("--nnodes", "1:2", "--nproc-per-node", "1", "--lease-ttl", "60", "--join-timeout", "600")
+    options = (*options, "--rdzv-conf", "last_call_timeout=0.1")
+    stays = job.launch(node="n0", options=options)
+    ranks = job.up(0, 1)
+    other = next(item for key, item in job.held().items() if key.endswith("nodes/n0"))
+    process = {**other.value["process"], "boot_id": "another", "tag": f"{job.run_id}/00"}
+    job.etcd.put(
+        f"/nvrx/v1/{job.run_id}/0/nodes/n1",
+        {**other.value, "node_id": "n1", "incarnation": "0", "process": process},
+    )
+    waits = job.launch(node="n1", options=options)
+    waits.says("node id n1 is held by another agent, perhaps a dead one")
+    os.kill(ranks[0].pid, signal.SIGKILL if code else signal.SIGUSR1)
+    assert [stays.ends(), waits.ends()] == [code, code], job.told()
+    assert waits.said(LATE)
+    assert job.held()["current"].value["attempt"] == 0

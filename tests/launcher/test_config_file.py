@@ -125,6 +125,12 @@ def test_a_pipe_is_read_as_a_file(tmp_path):
         ("max_restart: 3", "job.yaml:1: unknown option max_restart", "did you mean max_restarts?"),
         ("\n\nmax-retarts: 3", "job.yaml:3: unknown option max-retarts", "did you mean max_restarts?"),
         ("--nnodes: 2", "job.yaml:1: unknown option --nnodes", "did you mean nnodes?"),
+        (
+            "rank_heartbeat_timeout: 3",
+            "unknown option rank_heartbeat_timeout",
+            "fault_tolerance: {rank_heartbeat_t",
+        ),
+        ("ft-rank-heartbeat-timeout: 3", "unknown option", "fault_tolerance: {rank_heartbeat_timeout: …}"),
         ("learning_rate: 1", "unknown option learning_rate", "--print-config lists the names"),
         ("a: 1\nlease_ttl: 9", "job.yaml:1: unknown option a", ""),
         ("max_restarts: two", "job.yaml:1: max_restarts: two: not a whole number", "max_restarts: N"),
@@ -244,6 +250,9 @@ def test_a_file_of_somebody_else_is_read_for_its_section_alone(job):
     line = job("trainer: {devices: 8}\nresiliency:\n  " + NVIDIA.replace("\n", "\n  "))
     assert line.value("hang_timeout") == 300
     assert "job.yaml:3: of this file only fault_tolerance is read, not trainer, resiliency" in line.notices
+    assert job("a:\n- b\n- - {fault_tolerance: {rank_heartbeat_timeout: 77}}").value("hang_timeout") == 77
+    with pytest.raises(UsageError, match="unknown option a"):
+        job("a: &it [*it]")
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,32 @@ def test_run_id(arguments, environment, run_id):
     assert config(arguments, **environment).run_id == run_id
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--nnodes 2 --rdzv-id a --rdzv-endpoint http://u:hush@h:2379",
+        "--nnodes 2 --rdzv-id a --rdzv-endpoint=a:1,u:hush@h:2379",
+        "--nnodes 2 --rdzv-id a --rdzv-endpoint https://u:1,hush@h",
+        "--nnodes 2 --rdzv-id a --rdzv-endpoint a:1 --master-addr u:hush@h",
+        "--nnodes 2 --rdzv-id a --master-addr hush@h",
+    ],
+)
+def test_a_password_where_a_host_belongs_is_not_repeated(arguments):
+    with pytest.raises(UsageError, match="holds a user or a password") as raised:
+        config(arguments)
+    assert "hush" not in raised.value.message + raised.value.hint
+    assert "NVRX_ETCD_PASSWORD or a file: --etcd-password-file" in raised.value.hint
+    with pytest.raises(UsageError, match="holds a user or a password") as raised:
+        config("--nnodes 2 --rdzv-id a", PET_RDZV_ENDPOINT="u:hush@h:1")
+    assert "hush" not in raised.value.message + raised.value.hint
+
+
+def test_a_secret_among_the_settings_of_the_meeting_is_not_repeated():
+    with pytest.raises(UsageError, match="no such key") as raised:
+        config("--nnodes 2 --rdzv-id a --rdzv-endpoint a:1 --rdzv-conf etcd_password=hush")
+    assert "hush" not in raised.value.message + raised.value.hint
+
+
 def test_a_single_node_in_slurm_is_not_named_after_the_allocation():
     assert config("--standalone", SLURM_JOB_ID="77").run_id != "77"
 

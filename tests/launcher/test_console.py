@@ -421,8 +421,9 @@ def contrast(code: str, behind: int) -> float:
 
 
 @pytest.mark.parametrize("behind", [0, 255])
-def test_colours_are_read_on_white_and_on_black(behind):
-    palette = palette_for(terminal=True, environment={"TERM": "xterm-256color"})
+@pytest.mark.parametrize("term", ["xterm-256color", "screen", "tmux"])
+def test_colours_are_read_on_white_and_on_black(term, behind):
+    palette = palette_for(terminal=True, environment={"TERM": term})
     for paint in (palette.warning, palette.success, palette.path):
         code = paint("x").removeprefix("\x1b[").partition("x")[0]
         assert contrast(code, behind) >= 4, code

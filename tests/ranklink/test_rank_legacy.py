@@ -88,6 +88,17 @@ def test_a_training_by_heartbeats(page: Page) -> None:
     client.shutdown_workload_monitoring()
 
 
+def test_what_is_open_at_the_end_is_closed(page: Page) -> None:
+    client = RankMonitorClient()
+    for times in (1, 2):
+        client.init_workload_monitoring()
+        client.start_section("save")
+        assert opened(page) == {"save"}
+        client.shutdown_workload_monitoring()
+        assert opened(page) == set()
+        assert [one.seen for one in seen(page).names] == [times]
+
+
 def test_sections_nest_overlap_and_end_together(page: Page, client: RankMonitorClient) -> None:
     client.start_section("setup")
     client.start_section("load")

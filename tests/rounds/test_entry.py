@@ -314,6 +314,53 @@ def test_after_a_verdict_the_next_attempt_begins_and_compares_that_it_stands():
     assert NEXT.node("a") in written(entry.txn)
 
 
+def test_who_saw_the_attempt_alive_takes_the_verdict_that_came_meanwhile():
+    door = living()
+    assert isinstance(door.decide(), Register)
+    door.etcd.put(KEYS.outcome, outcome())  # which its transaction compares: it is refused
+    assert door.decide() == Adopt(outcome())
+
+
+def test_who_waited_for_its_place_in_the_attempt_takes_its_verdict():
+    door = living()
+    door.etcd.put(KEYS.node("a"), node("a", "a-0", process=process(8)), lease=0x9)
+    door.proven("a-0", Proof.UNKNOWN)
+    assert isinstance(door.decide(), Pause)
+    door.etcd.put(KEYS.outcome, outcome())
+    assert door.decide() == Adopt(outcome())
+
+
+def test_who_waited_for_an_attempt_to_be_gone_begins_the_next():
+    door = Door()
+    opened(door.etcd)
+    assert isinstance(door.decide(), Pause), "nobody is in it"
+    door.etcd.put(KEYS.outcome, outcome())
+    assert isinstance(door.decide(), Open)
+
+
+@pytest.mark.parametrize(
+    ("proof", "kind"), [(Proof.DEAD, Adopt), (Proof.ALIVE, Open), (Proof.UNKNOWN, Open), (None, Prove)]
+)
+def test_whose_predecessor_was_killed_in_an_attempt_takes_its_verdict(proof, kind):
+    door = Door()
+    opened(door.etcd)
+    door.etcd.put(KEYS.node("a"), node("a", "a-0", process=process(8)), lease=0x9)
+    door.etcd.put(KEYS.outcome, outcome())
+    if proof is not None:
+        door.proven("a-0", proof)
+    assert isinstance(door.decide(), kind)
+
+
+@pytest.mark.parametrize("other", [{"takeover": True}, {"launch_id": "slurm-7.1"}])
+def test_another_launch_takes_no_verdict_of_the_one_before(other):
+    door = Door(identity(**other))
+    opened(door.etcd)
+    door.etcd.put(KEYS.node("a"), node("a", "a-0", process=process(8)), lease=0x9)
+    door.etcd.put(KEYS.outcome, outcome(launch_id="slurm-7.0"))
+    door.proven("a-0", Proof.DEAD)
+    assert isinstance(door.decide(), Open)
+
+
 @pytest.mark.parametrize(
     ("mine", "theirs", "kind"),
     [

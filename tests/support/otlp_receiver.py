@@ -6,6 +6,7 @@ A mode can be changed at any time: `answers` (200), `refuses` (503), `slow` (ans
 from __future__ import annotations
 
 import gzip
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -100,7 +101,7 @@ class Receiver:
 
 
 @contextmanager
-def http_receiver() -> Iterator[Receiver]:
+def http_receiver(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
     receiver = Receiver()
 
     class Handler(BaseHTTPRequestHandler):
@@ -131,9 +132,11 @@ def http_receiver() -> Iterator[Receiver]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = False
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
-    receiver.endpoint = f"http://127.0.0.1:{server.server_port}"
+    receiver.endpoint = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_port}"
     try:
         yield receiver
     finally:
@@ -144,7 +147,7 @@ def http_receiver() -> Iterator[Receiver]:
 
 
 @contextmanager
-def grpc_receiver() -> Iterator[Receiver]:
+def grpc_receiver(tls: grpc.ServerCredentials | None = None) -> Iterator[Receiver]:
     receiver = Receiver()
 
     class Traces(trace_grpc.TraceServiceServicer):
@@ -166,7 +169,10 @@ def grpc_receiver() -> Iterator[Receiver]:
     server = grpc.server(pool)
     trace_grpc.add_TraceServiceServicer_to_server(Traces(), server)
     metrics_grpc.add_MetricsServiceServicer_to_server(Metrics(), server)
-    receiver.endpoint = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    if tls is None:
+        receiver.endpoint = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    else:
+        receiver.endpoint = f"https://127.0.0.1:{server.add_secure_port('127.0.0.1:0', tls)}"
     server.start()
     try:
         yield receiver

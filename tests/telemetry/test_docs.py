@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
 
 import pytest
+import yaml
 from support.source import REPOSITORY, ROOTS
 
 from nvrx_launcher.options import OPTIONS
@@ -88,6 +90,74 @@ def test_the_dashboard_asks_for_metrics_that_exist() -> None:
     known = {prometheus_name(name, unit, counter=counter) for name, (unit, counter) in METRICS.items()}
     assert asked - labels <= known
     assert known <= asked
+
+
+PANELS = json.loads((EXAMPLE / "grafana" / "nvrx.json").read_text())["panels"]
+
+
+def test_the_dashboard_asks_for_labels_that_exist() -> None:
+    """Of each metric those that it is measured with; a legend has those that are left by its query."""
+    known = {name.replace(".", "_") for key, name in vars(semconv).items() if key.startswith("ATTR_")}
+    for target in (target for panel in PANELS for target in panel["targets"]):
+        left = {name for names in re.findall(r"by \(([^)]*)\)", target["expr"]) for name in names.split(", ")}
+        assert left <= {*known, "le"}, target
+        assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) == left - {"le"}, target
+        matched = {
+            name
+            for names in re.findall(r"\w\{([^}]*)\}", target["expr"])
+            for name in re.findall(r"(\w+)[=!]", names)
+        }
+        assert matched <= known, target
+
+
+def test_prometheus_understands_what_the_dashboard_asks(tmp_path) -> None:
+    linter = shutil.which("promtool")
+    if linter is None:
+        pytest.skip("needs promtool, of Debian's package prometheus")
+    asked = [target["expr"] for panel in PANELS for target in panel["targets"]]
+    rules = [{"record": f"asked:{place}", "expr": text} for place, text in enumerate(asked)]
+    path = tmp_path / "rules.yaml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+    for what, file in (("rules", path), ("config", EXAMPLE / "prometheus.yaml")):
+        done = subprocess.run(
+            [linter, "check", what, str(file)], capture_output=True, text=True, check=False, timeout=30
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_dashboard_lies_on_grafanas_grid_without_overlaps() -> None:
+    taken: set[tuple[int, int]] = set()
+    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
+    for panel in PANELS:
+        at = panel["gridPos"]
+        places = {
+            (x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])
+        }
+        assert not places & taken
+        assert max(x for x, _ in places) < 24
+        taken |= places
+
+
+def test_what_the_example_mounts_and_names_is_there() -> None:
+    services = yaml.safe_load((EXAMPLE / "compose.yaml").read_text())["services"]
+    mounts = dict(
+        mount.removesuffix(":ro").split(":") for one in services.values() for mount in one.get("volumes", ())
+    )
+    assert all((EXAMPLE / source).is_file() for source in mounts)
+    inside = set(mounts.values())
+    (provider,) = yaml.safe_load((EXAMPLE / "grafana" / "dashboards.yaml").read_text())["providers"]
+    assert any(path.startswith(provider["options"]["path"]) for path in inside)
+    assert services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"] in inside
+    sources = yaml.safe_load((EXAMPLE / "grafana" / "datasource.yaml").read_text())["datasources"]
+    assert {panel["datasource"]["uid"] for panel in PANELS} <= {source["uid"] for source in sources}
+    for source in sources:
+        host, port = source["url"].removeprefix("http://").split(":")
+        assert port in {ports.split(":")[1] for ports in services[host]["ports"]}
+    assert all(re.search(r":v?[0-9]+\.[0-9]+\.[0-9]+$", one["image"]) for one in services.values())
+    published = {ports.split(":")[0] for one in services.values() for ports in one["ports"]}
+    readme = (EXAMPLE / "README.md").read_text()
+    assert set(re.findall(r"localhost:(\d+)", readme)) <= published
+    assert re.search(r"--metrics-port (\d+)", readme)[1] in (EXAMPLE / "prometheus.yaml").read_text()
 
 
 def test_the_dashboard_shows_rare_things_from_the_first_one_on() -> None:

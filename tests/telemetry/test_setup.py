@@ -230,3 +230,24 @@ def test_the_reason_is_what_was_wrong_and_not_that_it_was_given_up() -> None:
     trouble.failed()
     assert len(told) == 1, "one that comes and goes is spoken of once in a while"
     assert trouble.failures == 2
+
+
+@pytest.mark.parametrize(
+    ("reason", "signal"),
+    [
+        ("Failed to export metrics batch code: 404, reason: Not Found", "METRICS"),
+        ("Failed to export spans batch code: 404, reason: Not Found", "TRACES"),
+        (
+            "Failed to export metrics to c:4317, error code: StatusCode.UNIMPLEMENTED, error details: x",
+            "METRICS",
+        ),
+        ("Failed to export metrics batch code: 400, reason: Bad Request", ""),
+    ],
+)
+def test_a_collector_that_does_not_know_a_signal_is_told_with_what_to_do(reason: str, signal: str) -> None:
+    """As Jaeger, which takes no metrics."""
+    told: list[str] = []
+    trouble = Trouble("http://c", told.append)
+    trouble.heard(reason)
+    trouble.failed()
+    assert (f"OTEL_{signal}_EXPORTER=none" in told[0]) is bool(signal)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import ssl
 import subprocess
 import sys
 from pathlib import Path
 
+import grpc
 import pytest
 from opentelemetry.environment_variables import __dict__ as api_variables
 from opentelemetry.sdk.environment_variables import __dict__ as sdk_variables
 from opentelemetry.util.re import parse_env_headers
-from support.otlp_receiver import Receiver
+from support.certificates import Authority
+from support.otlp_receiver import Receiver, grpc_receiver, http_receiver
 from support.source import REPOSITORY
 
 from nvrx_telemetry.limits import Limits, limits
@@ -192,6 +195,38 @@ def test_a_timeout_of_any_size_is_one_that_sockets_take(
     sender.abort()
 
 
+@pytest.mark.parametrize("form", ["", "TRACES_"])
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_both_sides_show_certificates(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, protocol: str, form: str
+) -> None:
+    authority = Authority(tmp_path, "authority")
+    server, client = authority.sign("server", "127.0.0.1"), authority.sign("client")
+    if protocol == "grpc":
+        pair = (server.key.read_bytes(), server.cert.read_bytes())
+        receiving = grpc_receiver(
+            grpc.ssl_server_credentials([pair], authority.ca_file.read_bytes(), require_client_auth=True)
+        )
+    else:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.ca_file))
+        context.load_cert_chain(server.cert, server.key)
+        context.verify_mode = ssl.CERT_REQUIRED
+        receiving = http_receiver(context)
+    files = {"CERTIFICATE": authority.ca_file, "CLIENT_KEY": client.key, "CLIENT_CERTIFICATE": client.cert}
+    variables = {f"{OTLP}{form}{kind}": str(path) for kind, path in files.items()}
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(Authority(tmp_path, "another").ca_file))
+    variables |= {f"{OTLP}PROTOCOL": protocol, f"{OTLP}HEADERS": "x-key=a%20b"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with receiving as receiver:
+        config, notices = telemetry_config(variables, receiver.endpoint, None)
+        assert (config is not None, notices) == (True, [])
+        sender = SdkSender(span_exporter(config), {"service.name": "test"}, "1")
+        assert sender.send([FinishedSpan("a", 1, 2, None, 1, 2, {})])
+        sender.abort()
+        assert {name.lower(): value for name, value in receiver.headers[-1].items()}["x-key"] == "a b"
+
+
 def test_limits_of_attributes_are_kept(monkeypatch: pytest.MonkeyPatch, collector: Receiver) -> None:
     monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "4")
     monkeypatch.setenv("OTEL_ATTRIBUTE_COUNT_LIMIT", "2")
@@ -233,6 +268,7 @@ def test_the_page_says_what_becomes_of_each_variable(name: str) -> None:
     assert any(re.fullmatch(pattern, KINDS.sub("_", name)) for pattern in patterns)
 
 
+@pytest.mark.e2e
 def test_the_agent_tells_and_starts(tmp_path: Path) -> None:
     script = tmp_path / "done.py"
     script.write_text("")

@@ -91,6 +91,16 @@ async def place_of(options: EtcdOptions, run_id: str) -> Place:
     raise NoSuchJobError(run_id, nearest(run_id, known), len(known))
 
 
+async def is_of_job(options: EtcdOptions, run_id: str) -> bool:
+    """Whether the etcd to look into is this job's for certain: somebody named it, or an agent of the job uses it."""
+    if options.named:
+        return True
+    try:
+        return any(run_id in place.run_ids for place in await places(options))
+    except NoEtcdError:  # the agent that was found before has ended meanwhile
+        return False
+
+
 @asynccontextmanager
 async def connected(options: EtcdOptions, endpoints: tuple[str, ...]) -> AsyncIterator[EtcdClient]:
     """A client. A password that only the job token gave is left out where etcd asks for none, as agents do.
@@ -160,8 +170,11 @@ def _credentials(options: EtcdOptions) -> Credentials | None:
 def options_from(environment: Mapping[str, str], given: Mapping[str, str]) -> EtcdOptions:
     """Command line before environment; secrets come from the environment or a file only."""
     text = given.get("etcd") or environment.get(ENDPOINTS_VARIABLE, "")
+    parts = (
+        [text] if "@" in text else text.split(",")
+    )  # a password may hold a comma: it must not be taken apart
     return EtcdOptions(
-        endpoints=tuple(part.strip() for part in text.split(",") if part.strip()),
+        endpoints=tuple(part.strip() for part in parts if part.strip()),
         cacert=given.get("etcd_cacert") or environment.get("NVRX_ETCD_CACERT", ""),
         cert=given.get("etcd_cert") or environment.get("NVRX_ETCD_CERT", ""),
         key=given.get("etcd_key") or environment.get("NVRX_ETCD_KEY", ""),
