@@ -48,6 +48,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell ignores SIGINT for what it starts in the background; programs under test are to get it all the same.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.path.extend(str(room) for room in sorted(Path(__file__).parent.iterdir()) if room.is_dir())
+    # Tests start hundreds of interpreters: without byte code each would compile the product anew, and pytest all tests.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     inherited = os.environ.get("PYTHONPATH")
     paths = [*(str(root.parent) for root in ROOTS), *([inherited] if inherited else [])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)

@@ -13,6 +13,7 @@ from nvrx_launcher.errors import UsageError
 from nvrx_launcher.ft_options import FT_OPTIONS, FtOption
 from nvrx_launcher.ft_translate import Setting, Translated, translated
 from nvrx_launcher.option import Given, Option, Source
+from nvrx_launcher.options.failure import DEFAULT_HANG_TIMEOUT_S
 
 Word: TypeAlias = tuple[Option | FtOption, str, str | None]
 """An option as it was written: how it is spelled, and its value, None for a flag."""
@@ -47,6 +48,7 @@ def settle(givers: Givers, told: Sequence[Translated]) -> tuple[str, ...]:
         for name, assumed in one.assumed.items():
             givers[name].append(assumed)
     _one_time_out(givers["workers_stop_timeout"])
+    _start(givers)
     notices = [notice for one in told for notice in one.notices]
     nodes = next(iter(givers["nnodes"]), None)
     lent = any(one.given or one.notices for one in told) or any(
@@ -59,6 +61,22 @@ def settle(givers: Givers, told: Sequence[Translated]) -> tuple[str, ...]:
             f"as ft_launcher has it, are --nnodes {least} --spares {most - least}"
         )
     return tuple(notices)
+
+
+def _start(givers: Givers) -> None:
+    """A time-out of beats says nothing of the start, which there has no limit of its own unless one is given.
+
+    So a short one does not shorten the start: it has what it has without any setting, or the longest section's limit.
+    """
+    beat = next(iter(givers["hang_timeout"]), None)
+    if beat is None or not beat.lent or givers["hang_startup_timeout"]:
+        return
+    sections = next(iter(givers["section_limits"]), None)
+    longest_s = max(sections.value.values(), default=0.0) if sections else 0.0
+    start_s = max(2 * DEFAULT_HANG_TIMEOUT_S, 2 * beat.value, longest_s)
+    givers["hang_startup_timeout"].append(
+        Given(start_s, beat.source, beat.spelled, f"{start_s:g}", lent=True)
+    )
 
 
 def _of_line(words: Sequence[Word]) -> list[Setting]:

@@ -8,7 +8,6 @@ and sent by threads that nobody waits for (`tracing_outlet`). Whatever fails her
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -43,10 +42,10 @@ from nvrx_telemetry import semconv, spool_line
 from nvrx_telemetry.model import FinishedSpan, Value
 from nvrx_telemetry.setup import TelemetryConfig
 from nvrx_telemetry.traceparent import SpanName, derived_span_id, derived_trace_id
+from nvrx_telemetry.turns import Turns
 
 AGENT = "nvrx.ft_launcher"
 """`service.name` of agents, unless OTEL_SERVICE_NAME says otherwise."""
-SWITCH_S = 0.0005
 _LONGEST_TICK_S = 5.0
 LAST_LOOK_S = 0.1
 """An end takes two seconds at most: a last look, what ranks left, and then the collector."""
@@ -87,16 +86,14 @@ class Traced:
         }
         if not names_service(environment):
             self._resource["service.name"] = AGENT
-        self._outlet = Outlet(config, self._resource, warn)
-        self._later = Later(self._fails)
+        turns = Turns()
+        self._outlet = Outlet(config, self._resource, turns, warn)
+        self._later = Later(self._fails, turns)
         self._spools = RankSpools(self._outlet.emit, self._now_ns, self._later)
         self._log = LogCount()
         self._lookout: Lookout | None = None
         self._watch: TracedWatch | None = None
         self._broken = False
-        # A thread that imports or encodes hands over after half a millisecond, not after five, when the agent's loop
-        # has work: else each of a restart's twenty wake-ups would wait for it.
-        sys.setswitchinterval(SWITCH_S)
 
     # For the agent ------------------------------------------------------------------------------------
 
@@ -162,6 +159,8 @@ class Traced:
                 next_s += min(self._config.delay_s, _LONGEST_TICK_S)
                 await anyio.sleep_until(next_s)
                 await self._look()
+                if self._config.delay_s <= _LONGEST_TICK_S:
+                    self._outlet.flush()  # what ranks left has been gathered for as long where it lay
                 next_s = max(next_s, anyio.current_time() - _LONGEST_TICK_S)
 
     async def close(self) -> None:
@@ -230,6 +229,11 @@ class Traced:
         if self._lookout is not None:
             self._tell(self._lookout.observer.ranks_are, number, {local_rank: start})
 
+    def ranks_left(self, number: int, starts: Mapping[int, RankStart]) -> None:
+        """Ranks are watched no longer."""
+        if self._lookout is not None:
+            self._tell(self._lookout.observer.ranks_are, number, starts)
+
     def lost_output(self, lost_bytes: int) -> None:
         """Output of ranks that no disk took."""
         self._outlet.measure(semconv.METRIC_LOG_DROPPED, lost_bytes, {})
@@ -247,7 +251,7 @@ class Traced:
             resource = rank_resource(self._launch, self._environment, self._node_id, assignment, local_rank)
             resources[local_rank] = resource
             environments[local_rank] = rank_variables(
-                above,
+                above if self._config.traces is not None else None,
                 sampled=sampled,
                 epoch_ns=self._epoch_ns,
                 resource=resource,

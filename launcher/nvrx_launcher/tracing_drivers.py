@@ -47,6 +47,9 @@ class Witness(Protocol):
     def rank_ended(self, number: int, local_rank: int, start: RankStart) -> None:
         """A rank has none any more. `start`: how far it had come."""
 
+    def ranks_left(self, number: int, starts: Mapping[int, RankStart]) -> None:
+        """Ranks are watched no longer, however they ended. `starts`: how far they had come, by local rank."""
+
     def lost_output(self, lost_bytes: int) -> None:
         """Output of ranks was lost."""
 
@@ -173,6 +176,13 @@ class TracedWatch(RankWatch):
         super().ended(number, local_rank)
         self.witness.rank_ended(number, local_rank, self._starts(number).get(local_rank, RankStart()))
 
+    def _close(self) -> None:
+        # Nobody sees each rank end where their keeper dies, or where this agent is made to leave at once.
+        if self._round is not None:
+            number = self._round.assignment.round
+            self.witness.ranks_left(number, self._starts(number))
+        super()._close()
+
     # For the telemetry --------------------------------------------------------------------------------
 
     @property
@@ -208,7 +218,7 @@ class TracedWatch(RankWatch):
         offset_s = boottime_s() - time.monotonic()
 
         def seconds(ns: int) -> float | None:
-            return ns / NS + offset_s if ns else None
+            return ns / NS + offset_s if ns > 0 else None
 
         return {
             local_rank: RankStart(

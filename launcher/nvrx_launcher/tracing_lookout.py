@@ -94,6 +94,7 @@ class Lookout:
     # Inside -------------------------------------------------------------------------------------------
 
     def _look(self, now_s: float) -> None:
+        self._look_for_interrupt(now_s)
         mirror = self._mirror
         revision = mirror.revision(self._round_key)
         if revision != self._seen_at:
@@ -101,8 +102,11 @@ class Lookout:
             now_round = mirror.record(Round, self._round_key)
             if now_round is not None and now_round.number != self.number:
                 self._opens(now_round, now_s)
-        if self._interrupt_key and mirror.revision(self._interrupt_key):
-            interrupt = mirror.record(Interrupt, self._interrupt_key)
+                self._look_for_interrupt(now_s)
+
+    def _look_for_interrupt(self, now_s: float) -> None:
+        if self._interrupt_key and self._mirror.revision(self._interrupt_key):
+            interrupt = self._mirror.record(Interrupt, self._interrupt_key)
             self._interrupt_key = ""
             self._later(self.observer.interrupted, self.number, interrupt, now_s)
 

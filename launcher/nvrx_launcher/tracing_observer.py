@@ -141,6 +141,9 @@ class Observer:
         if keys.fault(current.number, node_id) in written:
             current.reported(now_s)
             self._joined[current.number + 1] = self._ready_s = now_s  # a report joins the next round
+        elif self.before is not None and keys.fault(self.before.number, node_id) in written:
+            self.before.reported(now_s)  # the next round was seen before the answer
+            current.at.joined_s = current.at.joined_s or now_s
         if keys.join(current.number, node_id) in written:
             current.at.joined_s = self._ready_s = now_s
         if keys.join(current.number + 1, node_id) in written:  # a spare's
@@ -164,8 +167,9 @@ class Observer:
 
     def ranks_are(self, number: int, starts: Mapping[int, RankStart]) -> None:
         """How far ranks have come, by local rank."""
-        if (current := self._of(number)) is not None:
-            current.ranks_are(starts)
+        for known in (self.round, self.before):  # of some it is heard when the next round has begun
+            if known is not None and known.number == number:
+                known.ranks_are(starts)
 
     def explaining(self, number: int, now_s: float) -> None:
         """Evidence of a hang is being taken."""
@@ -288,5 +292,5 @@ def _links(old: NodeRound | None, now_round: Round) -> tuple[SpanLink, ...]:
     if root is not None and root.node_id is not None and root.kind not in _FOUND_BY_OTHERS:
         marked = root.node_id
     if marked is not None:
-        links.append(SpanLink(old.fault_mark(marked), {semconv.LINK_KIND: "fault"}))
+        links.append(SpanLink(old.mark_of(marked), {semconv.LINK_KIND: "fault"}))
     return tuple(links)

@@ -18,7 +18,8 @@ RESOURCE = "OTEL_RESOURCE_ATTRIBUTES"
 
 def names_service(environment: Mapping[str, str]) -> bool:
     """Whether the person named the service."""
-    return bool(environment.get("OTEL_SERVICE_NAME")) or "service.name=" in environment.get(RESOURCE, "")
+    keys = (pair.partition("=")[0].strip() for pair in environment.get(RESOURCE, "").split(","))
+    return bool(environment.get("OTEL_SERVICE_NAME")) or "service.name" in keys
 
 
 def rank_resource(
@@ -47,21 +48,24 @@ def rank_resource(
 
 
 def rank_variables(
-    above: SpanName,
+    above: SpanName | None,
     *,
     sampled: bool,
     epoch_ns: int,
     resource: Mapping[str, Value],
     environment: Mapping[str, str],
 ) -> dict[str, str]:
-    """What a rank finds in its environment. `above`: the span that its own are below."""
+    """What a rank finds in its environment. `above`: the span that its own are below, None where no traces are sent."""
+    described = {RESOURCE: _as_variable(environment, resource)}
+    if above is None:  # a trace that the person began goes on
+        return described
     # The state of the person's own trace says nothing of this one (W3C Trace Context, 3.4).
     foreign = {"TRACESTATE": ""} if "TRACESTATE" in environment else {}
     return {
         **foreign,
         "TRACEPARENT": spelled(above, sampled=sampled),
         spool_line.CLOCK_VARIABLE: str(epoch_ns),
-        RESOURCE: _as_variable(environment, resource),
+        **described,
     }
 
 

@@ -88,6 +88,8 @@ class NodeRound:
         self._restarted_to: str | None = None
         self._starts: RankStarts | None = None
         self._awaited: set[int] = set()
+        self._first_began_s: float | None = None
+        self._marks: dict[str, SpanName] = {}
 
     # Names --------------------------------------------------------------------------------------------
 
@@ -95,10 +97,17 @@ class NodeRound:
         """Which span of this node in this round."""
         return named(self.about, self.root, name, *more)
 
-    def fault_mark(self, node_id: str) -> SpanName:
-        """The mark of a fault on any node of the round."""
-        trace_id = self.root.trace_id
-        return SpanName(trace_id, derived_span_id(trace_id, node_id, semconv.FAULT))
+    def fault_mark(self, node_id: str, by: str | None = None) -> SpanName:
+        """The mark of a fault on any node of the round. `by`: who tells of it, None for that node itself.
+
+        A node that others told of as lost may come back and mark a fault of its own: these are two spans.
+        """
+        trace_id, teller = self.root.trace_id, () if by in (None, node_id) else (by,)
+        return SpanName(trace_id, derived_span_id(trace_id, node_id, semconv.FAULT, *teller))
+
+    def mark_of(self, node_id: str) -> SpanName:
+        """The mark of a node's fault as it is known here: by whom it was told, if it was."""
+        return self._marks.get(node_id, self.fault_mark(node_id))
 
     # The round ----------------------------------------------------------------------------------------
 
@@ -145,12 +154,13 @@ class NodeRound:
     def rank_began(self, now_s: float, local_rank: int) -> None:
         """A rank has a process."""
         self._awaited.discard(local_rank)
+        self._first_began_s = self._first_began_s or now_s
         if self._awaited or self.at.started_s is not None or self.at.released_s is None:
             return
         self.at.started_s = self.slice_from_s = now_s
         place = {**self._round(), **self._place(), semconv.NODE: self.about.node_id}
         self._span(semconv.WORKER_LAUNCH, self.at.released_s, now_s, place)
-        self._span(semconv.RUN_START, now_s, now_s, {**self._round(), **self._place()})
+        self._anchors_run(now_s)
 
     def ranks_are(self, starts: Mapping[int, RankStart]) -> None:
         """How far ranks have come with their start, by local rank."""
@@ -173,6 +183,9 @@ class NodeRound:
         self._slices += 1
         name, above = self.named(semconv.RUN_SLICE, self._slices), self.named(semconv.RUN_START)
         self._make(semconv.RUN_SLICE, name, above.span_id, self._ns(start_s), self._ns(now_s), attributes)
+
+    def _anchors_run(self, now_s: float) -> None:
+        self._span(semconv.RUN_START, now_s, now_s, {**self._round(), **self._place()})
 
     # Its end ------------------------------------------------------------------------------------------
 
@@ -211,6 +224,7 @@ class NodeRound:
                 self._lost(now_s, interrupt)
             return
         self.fault = self.fault or _Fault(interrupt.kind.value, interrupt.reason, interrupt.node_id)
+        self._marks[interrupt.node_id] = self.fault_mark(interrupt.node_id, interrupt.by)
         start_s = self.notified_since_s(interrupt, now_s)
         self._span(
             semconv.NOTIFICATION, start_s, now_s, {**self._round(), semconv.FAULT_KIND: interrupt.kind.value}
@@ -221,7 +235,8 @@ class NodeRound:
         self.fault = _Fault(kind, reason, node_id)
         about: dict[str, Value] = {semconv.NODE: self.about.node_id, semconv.CYCLE_FAILURES: self.failures}
         attributes = {**self._round(), **self._place(), **about, **self._of_fault()}
-        mark, at_ns = self.fault_mark(node_id), self._ns(now_s)
+        mark, at_ns = self.fault_mark(node_id, self.about.node_id), self._ns(now_s)
+        self._marks[node_id] = mark
         above = self.named(semconv.CYCLE_START).span_id
         self._make(semconv.FAULT, mark, above, at_ns, at_ns, attributes, error=reason)
 
@@ -270,6 +285,9 @@ class NodeRound:
         if self.outcome:
             return
         self.outcome = outcome
+        if self.at.started_s is None and self._first_began_s is not None:
+            # Not all ranks came up: those that did may have told of themselves.
+            self._anchors_run(self._first_began_s)
         attributes: dict[str, Value] = {
             **self._round(),
             semconv.NODE: self.about.node_id,
@@ -322,7 +340,7 @@ class NodeRound:
         end_s = max([start_s, *(at_s for _, at_s in steps if at_s is not None)])
         attributes = {**self._round(), **self._place(), **ended._of_fault()}
         fault = ended.fault.node_id if ended.fault else self.about.node_id
-        links = (SpanLink(ended.fault_mark(fault), {semconv.LINK_KIND: "fault"}),)
+        links = (SpanLink(ended.mark_of(fault), {semconv.LINK_KIND: "fault"}),)
         above = self._span(semconv.RESTART, start_s, end_s, attributes, links=links)
         passed_s = start_s
         for name, at_s in steps:

@@ -111,7 +111,8 @@ def _all(
             else "it did report before"
         )
         what = f"reported nothing more ({at})"
-        first = spoken.reports < _FRAME_A_STEP
+        starts = bool(closed) and STEP not in closed and spoken.step is None
+        first = starts or spoken.reports < _FRAME_A_STEP
         limit_s = _patience_s(spoken.last_s, policy, first_step=first, started_s=started_s)
         subject = stall(REPORTS, spoken.last_s)
         yield _hard(spoken.last_s, limit_s, subject, what)

@@ -321,7 +321,8 @@ def _introduce(rank: Rank, page: Page, link: Link) -> None:
     words[H_PRINCIPAL] = get_ident()
     words[H_SIGNAL] = _offer_stacks(os.environ.get(STACKS_VARIABLE))
     _allow_tracing(words[layout.H_AGENT_PID])
-    words[H_HELLO] = monotonic_ns()
+    # Who connects anew, as in each epoch, has started once.
+    words[H_HELLO] = words[H_HELLO] or monotonic_ns()
     known = weakref.WeakMethod(rank._after_fork)  # noqa: SLF001 - its own module
     os.register_at_fork(after_in_child=lambda: (known() or _nothing)())  # noqa: PLW0108 - the method is looked up then
     link.send(Hello("rank", os.getpid(), rank.round, rank.rank))

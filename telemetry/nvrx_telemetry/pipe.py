@@ -64,10 +64,11 @@ class SpanPipe:
                 self._changed.notify()
 
     def flush(self, within_s: float = 0.0) -> None:
-        """Have all that is here sent after `within_s` at the latest. Does not wait for it."""
+        """Have all that is here sent after `within_s` at the latest, if there is any. Does not wait for it."""
         at_s = time.monotonic() + within_s
         with self._changed:
-            if at_s < self._flush_at_s:  # else it is woken in time: each waking is in the way of a restart
+            # Else it is woken in time, or for nothing: each waking is in the way of a restart.
+            if self._queue and at_s < self._flush_at_s:
                 self._flush_at_s = at_s
                 self._changed.notify()
 

@@ -65,3 +65,24 @@ def test_a_console_that_nobody_reads_changes_no_exit_code(job: Stage) -> None:
         assert select.select([agent.stdout], [], [], 0)[0], "the pipe was full"
     files = sorted((job.folder / "logs" / job.run_id).glob("attempt_0/round_0/rank_*/stdout.log"))
     assert [file.read_text().count("\n") for file in files] == [40_000] * 2
+
+
+def test_closed_streams_take_everything(tmp_path: Path) -> None:
+    (tmp_path / "ok.py").write_text("print('x')")
+    words = f"{sys.executable} -m nvrx_launcher ok.py >&- 2>&-; echo $? >code"
+    ran = subprocess.run(["sh", "-c", words], cwd=tmp_path, check=False, timeout=60)
+    assert ran.returncode == 0
+    assert (tmp_path / "code").read_text() == "0\n"
+
+
+def test_a_reader_that_does_not_read_keeps_no_verdict_back(tmp_path: Path) -> None:
+    (tmp_path / "chat.py").write_text("for _ in range(3000): print('x' * 80)\nraise ValueError('boom')")
+    words = [sys.executable, "-m", "nvrx_launcher", "--log-dir", "logs", "chat.py"]
+    with (
+        (tmp_path / "told").open("wb") as told,
+        subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=told) as agent,
+    ):
+        assert agent.wait(60) == 1
+    assert "ValueError: boom" in (tmp_path / "told").read_text()
+    (summary,) = tmp_path.glob("logs/*/summary.txt")
+    assert "ValueError: boom" in summary.read_text()

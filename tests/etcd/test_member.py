@@ -53,7 +53,9 @@ class Lines:
 
 
 @asynccontextmanager
-async def broken_member(answers: str, log_file: Path, *, formed: bool = False) -> AsyncIterator[Lines]:
+async def broken_member(
+    answers: str, log_file: Path, *, formed: bool = False, call_timeout_s: float = 2.0
+) -> AsyncIterator[Lines]:
     """A member whose program ends at once; `answers`: the etcd that its client asks."""
     endpoints = [parse_endpoint(f"127.0.0.1:{port}") for port in free_ports(3)]
     plan = plan_cluster(endpoints, uuid.uuid4().hex)
@@ -61,7 +63,7 @@ async def broken_member(answers: str, log_file: Path, *, formed: bool = False) -
     assert folder is not None
     settings = MemberSettings(Path("/bin/false"), "127.0.0.1", log_file)
     # A client of the cluster has all addresses; its own member's is only asked while a program runs.
-    reached = EtcdConfig((answers, *(one.address for one in endpoints)))
+    reached = EtcdConfig((answers, *(one.address for one in endpoints)), call_timeout_s=call_timeout_s)
     lines = Lines()
     async with (
         EtcdClient(reached) as client,
@@ -82,14 +84,16 @@ async def test_the_others_go_on_without_a_member_that_never_comes_up(
 async def test_alone_it_is_the_end(tmp_path: Path) -> None:
     (nobody,) = free_ports(1)
     with pytest.raises(ExceptionGroup) as caught:
-        async with broken_member(f"127.0.0.1:{nobody}", tmp_path / "etcd.log"):
+        async with broken_member(f"127.0.0.1:{nobody}", tmp_path / "etcd.log", call_timeout_s=0.2):
             await anyio.sleep(60)
     assert caught.group_contains(ServerStartError, match="ended .status 1.")
 
 
 async def test_a_cluster_that_was_there_may_be_away(tmp_path: Path) -> None:
     (nobody,) = free_ports(1)
-    async with broken_member(f"127.0.0.1:{nobody}", tmp_path / "etcd.log", formed=True) as lines:
+    async with broken_member(
+        f"127.0.0.1:{nobody}", tmp_path / "etcd.log", formed=True, call_timeout_s=0.2
+    ) as lines:
         assert "no etcd endpoint answered" in await lines.with_words("the job goes on without it")
 
 

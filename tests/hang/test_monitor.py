@@ -131,6 +131,23 @@ def test_a_limit_much_shorter_than_the_time_out_is_found_in_time(limits, told):
     assert [at_s for at_s, _, hung in run(monitor(policy), 300, rank) if hung] == [pytest.approx(61.0)]
 
 
+def test_a_start_of_several_sections_lasts_until_the_first_step():
+    """Data are prepared outside of any section, after the one in which the model was made."""
+
+    def after(*names: str, step: int | None = None):
+        def rank(now: float) -> Seen:
+            told = tuple(NameView(name, 1, 9.0, 0.0) for name in names)
+            return still(page(now, thread(50.0, step, reports=2), names=told))
+
+        policy = HangPolicy(100.0, 400.0, startup_given=True)
+        return [at_s for at_s, _, _ in run(monitor(policy), 500, rank, start_s=51.0)]
+
+    assert after("setup") == [400.0]
+    assert after("setup", "step") == [150.0]
+    assert after("setup", step=0) == [150.0]
+    assert after() == [150.0], "beats alone: the second one is the end of a step"
+
+
 def test_a_limit_for_starts_that_are_watched_only_where_ranks_report():
     """As ft_launcher's limit of the first heartbeat: it judges who has said hello and reported, nobody else."""
     policy = HangPolicy(100.0, 400.0, startup_given=True, reports_optional=True)

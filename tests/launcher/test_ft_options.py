@@ -248,6 +248,17 @@ def test_what_becomes_of_the_time_outs_in_the_end():
     assert config("--ft-initial-rank-heartbeat-timeout 60").hang == HangPolicy(
         600.0, 600.0, startup_given=True, reports_optional=True
     )
+    assert config("--ft-rank-heartbeat-timeout 60").hang == HangPolicy(
+        60.0, 1200.0, startup_given=True, reports_optional=True
+    ), "a start has what it has without any setting"
+    assert config("--ft-rank-heartbeat-timeout 900").hang.startup_s == 1800
+    assert (
+        config("--ft-rank-out-of-section-timeout 9 --ft-rank-section-timeouts a:3600").hang.startup_s == 3600
+    )
+    assert config("--ft-rank-heartbeat-timeout 60 --hang-startup-timeout 90").hang == HangPolicy(
+        60.0, 90.0, startup_given=True
+    )
+    assert config("--ft-rank-heartbeat-timeout 60 --hang-timeout 70").hang == HangPolicy(70.0, 140.0)
     assert config("--hang-timeout off --ft-initial-rank-heartbeat-timeout 60").hang is None
     assert config("--ft-rank-section-timeouts a:5").hang == HangPolicy(
         600.0, 1200.0, section_limits_s={"a": 5.0}

@@ -101,6 +101,23 @@ async def test_after_the_pause_all_is_made_and_the_next_time_again(
     assert heard.calls == [0, 1, 2]
 
 
+async def test_who_settles_though_nothing_was_asked_for_leaves_the_next_to_be_made(
+    heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracing_later, "PAUSE_S", 0.0)
+    later = Later(heard.failures.append)
+    heard.entered.clear()
+    with anyio.fail_after(BOUND_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(later.serve)
+            await anyio.wait_all_tasks_blocked()
+            await later.settle()
+            later.put(heard.note, "next")
+            await anyio.to_thread.run_sync(heard.entered.wait, BOUND_S)
+            tasks.cancel_scope.cancel()
+    assert heard.entered.is_set()
+
+
 async def test_who_stops_waiting_leaves_the_order_as_it_is(heard: Heard) -> None:
     """An end gives up on a thread that takes too long; what is asked for next still comes behind it."""
     heard.hold.clear()

@@ -114,6 +114,21 @@ def test_an_interrupt_is_told_once_in_each_round(scene: Scene) -> None:
         assert scene.decided(3.0) == []
 
 
+def test_an_interrupt_and_the_next_round_that_are_seen_at_once_are_told_in_their_order(scene: Scene) -> None:
+    """As by an agent that was behind; the next round may be over as well."""
+    scene.put(KEYS.round, round_of(0))
+    scene.decided(1.0)
+    said = [Interrupt("b", FaultKind.EXIT_CODE, "b", f"rank {rank} exited with 1", UTC) for rank in (0, 1)]
+    scene.put(KEYS.interrupt(0), said[0])
+    scene.put(KEYS.round, round_of(1))
+    scene.put(KEYS.interrupt(1), said[1])
+    assert scene.decided(2.0) == [
+        ("interrupted", (0, said[0], 2.0)),
+        ("opened", (round_of(1), 2.0)),
+        ("interrupted", (1, said[1], 2.0)),
+    ]
+
+
 def test_events_that_tell_something_are_passed_on_and_others_are_not(scene: Scene) -> None:
     ended = RankEnded(0, RankEnd(1, 1, 77, FaultKind.EXIT_CODE, EndedBy.ITSELF, exit_code=1))
     told: list[Event] = [ended, RanksGone(0, ()), KeeperLost(1), Elected("key", 3), Deposed("key")]

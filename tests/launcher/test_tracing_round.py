@@ -6,6 +6,7 @@ import pytest
 
 from nvrx_async.job.records import Assignment, FaultKind, Interrupt, Mark, Phase, Round, Seat
 from nvrx_async.job.trace import opened, root_of
+from nvrx_launcher.tracing_rank_starts import RankStart
 from nvrx_launcher.tracing_round import LONGEST_SLICE_S, NS, About, NodeRound, utc_ns
 from nvrx_telemetry import semconv
 from nvrx_telemetry.model import FinishedSpan
@@ -121,10 +122,42 @@ def test_a_lost_nodes_fault_is_told_by_who_saw_it() -> None:
     made.rank_began(104.0, 0)
     made.told(120.0, Interrupt("a", FaultKind.NODE_LOST, "b", "node b is lost", UTC))
     mark = last(spans, semconv.FAULT)
-    assert (mark.trace_id, mark.span_id) == made.fault_mark("b")
+    assert (mark.trace_id, mark.span_id) == made.mark_of("b")
     assert mark.error == "node b is lost"
     made.gone(121.0)
     assert names(spans).count("run") == 1
+
+
+def test_a_lost_node_that_comes_back_has_a_mark_of_its_own() -> None:
+    """One id would be two spans; all nodes that were told mean that of who told them."""
+    lost = Interrupt("a", FaultKind.NODE_LOST, "b", "node b is lost", UTC)
+    teller, told = node_round()
+    teller.told(120.0, lost)
+    frozen, own = node_round(node_id="b")
+    frozen.faulted(121.0, "fenced", "rank 2 was killed", 2, None)
+    frozen.told(121.1, lost)
+    other, _ = node_round(node_id="c")
+    other.told(120.1, lost)
+    by_teller, by_itself = last(told, semconv.FAULT), last(own, semconv.FAULT)
+    assert by_teller.trace_id == by_itself.trace_id
+    assert by_teller.span_id != by_itself.span_id
+    for one in (teller, other):
+        assert one.mark_of("b").span_id == by_teller.span_id
+
+
+def test_ranks_of_which_not_all_came_up_are_below_a_span_that_is_told() -> None:
+    made, spans = node_round()
+    made.runs(102.0, seated(), 2, 4)
+    made.released(103.0)
+    made.prepared(103.1, {0: {}, 1: {}})
+    made.rank_began(104.0, 0)
+    made.ranks_are({0: RankStart(105.0)})
+    made.closes(106.0, "failed")
+    made.closes(107.0, "failed")
+    (startup,) = [span for span in spans if span.name == semconv.RANK_STARTUP]
+    (above,) = [span for span in spans if span.name == semconv.RUN_START]
+    assert startup.parent_id == above.span_id
+    assert semconv.RUN not in {span.name for span in spans}
 
 
 def test_an_interrupt_of_a_clock_that_is_ahead_takes_no_time() -> None:

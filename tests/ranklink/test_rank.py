@@ -74,6 +74,16 @@ def test_who_connects_while_connected_shares_the_rank(page):
         assert seen(page).done_s is None
 
 
+def test_who_connects_anew_has_said_hello_once(page):
+    """As in each epoch: how long a start took is told from the first."""
+    with nvrx_async.connect() as rank:
+        rank.progress(step=0)
+    first = seen(page)
+    with nvrx_async.connect() as rank:
+        rank.progress(step=1)
+        assert seen(page).hello_s == first.hello_s < first.first_step_s
+
+
 def test_connecting_again_and_again_takes_one_descriptor(page, tmp_path):
     program = """
 import os, nvrx_async
@@ -423,8 +433,8 @@ def test_stacks_are_written_on_the_signal(page, tmp_path, monkeypatch):
     program = """
 import nvrx_async, os, time
 with nvrx_async.connect():
-    print("ready", flush=True)
     def stuck_here():
+        print("ready", flush=True)
         time.sleep(60)
     stuck_here()
 """
@@ -438,6 +448,7 @@ with nvrx_async.connect():
         while "stuck_here" not in text and time.monotonic() < end:
             text = (tmp_path / "stacks.txt").read_text()
         child.kill()
+    assert "stuck_here" in text
     assert f"0x{view.main_ident:016x}" in text
 
 

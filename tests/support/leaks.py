@@ -145,42 +145,56 @@ def without_leftover_tasks(function: TestFunction) -> TestFunction:
 
 
 def _processes(mark: str) -> Iterator[tuple[int, int, bytes]]:
-    needle, me = f"{MARK}={mark}".encode(), os.getpid()
+    """What is ours, by pid, start and command. Looked for after every test: strangers cost one read each."""
+    me, strangers = os.getpid(), _strangers(mark)
     for pid in _all_processes():
         try:
             parent, started = _stat(pid)
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-            environment = b"" if parent == me else Path(f"/proc/{pid}/environ").read_bytes()
+            if (pid, started) not in strangers and (parent == me or _is_marked(pid, mark)):
+                yield pid, started, _read(pid, "cmdline")
         except OSError:  # it ended meanwhile, or is another user's
             continue
-        if parent == me or needle in environment.split(b"\0"):
-            yield pid, started, command
+
+
+@functools.cache
+def _strangers(mark: str) -> frozenset[tuple[int, int]]:
+    """What was there at the first look and is not ours. Nobody gets the mark later who does not descend from us."""
+    me, found = os.getpid(), set()
+    for pid in _all_processes():
+        try:
+            parent, started = _stat(pid)
+            if parent != me and not _is_marked(pid, mark):
+                found.add((pid, started))
+        except OSError:  # it ended meanwhile, or is another user's
+            continue
+    return frozenset(found)
+
+
+def _is_marked(pid: int, mark: str) -> bool:
+    return f"{MARK}={mark}".encode() in _read(pid, "environ").split(b"\0")
 
 
 def _all_processes() -> list[int]:
     """All but this one."""
-    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+    me = os.getpid()
+    return [pid for name in os.listdir("/proc") if name.isdigit() and (pid := int(name)) != me]
 
 
-def _stat(pid: str | int) -> tuple[int, int]:
+def _read(pid: int, name: str) -> bytes:
+    with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
+        return file.readall()
+
+
+def _stat(pid: int) -> tuple[int, int]:
     """Parent and start: fields 4 and 22 of proc(5), counted behind the command, which may hold anything."""
-    fields = (
-        Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    )
+    fields = _read(pid, "stat").rpartition(b")")[2].split()
     return int(fields[1]), int(fields[19])
 
 
 def _command(pid: int) -> str:
     try:
-        state = (
-            Path(f"/proc/{pid}/stat")
-            .read_text(encoding="utf-8", errors="replace")
-            .rpartition(")")[2]
-            .split()[0]
-        )
-        words = (
-            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-        )
+        state = _read(pid, "stat").rpartition(b")")[2].split()[0].decode()
+        words = _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return "(gone meanwhile)"
     return words or f"(state {state}: nobody waited for it)"
@@ -226,8 +240,7 @@ def _kin() -> set[int]:
 
 def _runs_tests(pid: int) -> bool:
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        inherited = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        words, inherited = _read(pid, "cmdline").split(b"\0"), _read(pid, "environ").split(b"\0")
     except OSError:
         return False
     mine = f"{MARK}={os.environ.get(MARK, '')}".encode()
@@ -238,7 +251,7 @@ def _runs_tests(pid: int) -> bool:
 def _holds(pid: int, path: str) -> bool:
     try:
         targets = [os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")]
-        maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+        maps = _read(pid, "maps").decode(errors="replace")
     except OSError:
         return False
     return path in maps or any(target.startswith(path) for target in targets)

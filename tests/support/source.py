@@ -50,6 +50,13 @@ class Module:
 
     def imports(self) -> Iterator[tuple[str, ast.AST]]:
         """Absolute names of all that is imported, in functions too, but not for type checkers only."""
+        return iter(self._imports)
+
+    @cached_property
+    def _imports(self) -> tuple[tuple[str, ast.AST], ...]:
+        return tuple(self._found_imports())
+
+    def _found_imports(self) -> Iterator[tuple[str, ast.AST]]:
         skipped = {
             node for guard in ast.walk(self.tree) if _for_types_only(guard) for node in ast.walk(guard)
         }

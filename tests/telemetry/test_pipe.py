@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -68,6 +69,19 @@ def test_a_flush_sends_at_once_and_in_order() -> None:
     assert sender.names == [f"span {n}" for n in range(7)]
     assert through.close()
     assert not told
+
+
+def test_a_flush_of_nothing_does_not_hurry_the_next_span() -> None:
+    """It would go apart from those that come with it, and wake the thread while a restart is under way."""
+    sender, told = Kept(), []
+    through = pipe(sender, told)
+    through.flush()
+    assert through._flush_at_s == math.inf
+    for number in range(10):
+        through.put(span(number))
+    assert sender.tried.acquire(timeout=10)
+    assert through.close()
+    assert sender.batches == [[f"span {n}" for n in range(10)]]
 
 
 def test_nobody_waits_while_a_collector_thinks() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,32 @@ def test_what_the_person_had_set_stays(job: Stage, collector: Receiver) -> None:
     assert (pairs["team"], pairs["place"], pairs[semconv.DL_RANK]) == ("nlp", "rack%204", "0")
     for span in collector.spans:
         assert (span.resource["team"], span.resource["place"]) == ("nlp", "rack 4")
+
+
+def test_where_only_metrics_are_sent_the_persons_trace_goes_on(job: Stage, collector: Receiver) -> None:
+    told = finished(job, collector, OTEL_TRACES_EXPORTER="none", **PERSONS)["environment"]
+    assert (told["TRACEPARENT"], told["TRACESTATE"]) == (PERSONS["TRACEPARENT"], PERSONS["TRACESTATE"])
+    assert f"{semconv.DL_RANK}=0" in told["OTEL_RESOURCE_ATTRIBUTES"]
+    assert spool_line.VARIABLE not in told
+    assert not collector.spans
+    assert semconv.METRIC_ROUND in {metric.name for metric in collector.metrics}
+
+
+def test_starts_of_ranks_that_die_with_their_keeper_are_told(job: Stage, collector: Receiver) -> None:
+    """Nobody sees such a rank end, and no look may have come since it started."""
+    os.mkfifo(job.folder / "go")
+    agent = job.launch(
+        *(PROGRAM, str(job.folder)),
+        node="a",
+        options=(*COLD, "--max-restarts", "1", "--otlp-endpoint", collector.endpoint),
+    )
+    agent.says("has trained")
+    os.kill(agent.keeper(), signal.SIGKILL)
+    assert agent.ends() == 0, job.told()
+    (run_start,) = of_round(collector.spans, semconv.RUN_START, 0)
+    for name in (semconv.RANK_STARTUP, semconv.RANK_SETUP, semconv.RANK_FIRST_STEP):
+        (span,) = of_round(collector.spans, name, 0)
+        assert span.parent == run_start.span
 
 
 @pytest.mark.parametrize("spelled", ["true", "TRUE"])

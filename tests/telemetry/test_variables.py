@@ -268,6 +268,7 @@ def test_the_page_says_what_becomes_of_each_variable(name: str) -> None:
     assert any(re.fullmatch(pattern, KINDS.sub("_", name)) for pattern in patterns)
 
 
+@pytest.mark.e2e
 def test_the_agent_tells_and_starts(tmp_path: Path) -> None:
     script = tmp_path / "done.py"
     script.write_text("")
