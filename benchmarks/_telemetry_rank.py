@@ -1,4 +1,4 @@
-"""A rank that does what it is asked by a FIFO: `_telemetry_rank.py FOLDER`. Each answer is a line of JSON.
+"""A rank that does what it is asked by a FIFO: `_telemetry_rank.py FOLDER [MODULE …]`. Each answer is a line of JSON.
 
 `calls N`: CPU time of this thread for N beats, and for N empty steps. `fail`: the instant of a fault. `train N`: N
 steps of 10 ms with a beat each, and how late each was. `end`: finish.
@@ -6,6 +6,7 @@ steps of 10 ms with a beat each, and how late each was. `end`: finish.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -18,7 +19,9 @@ PAUSE_S = 0.01
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
+    folder, *modules = Path(sys.argv[1]), *sys.argv[2:]
+    for module in modules:
+        importlib.import_module(module)
     agent = int(
         Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1]
     )  # above the keeper

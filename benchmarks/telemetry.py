@@ -1,8 +1,9 @@
 """What telemetry costs: a beat, a step and a restart with it off and on; and what a slow collector does to a job.
 
-`python benchmarks/telemetry.py [--launches N] [--pairs N] [--calls N] [--warm] [--jitter-s S]`. Jobs with and without
-telemetry run side by side and do the same by turns, one at a time; their pairs are compared by CPU time, which other
-programs on the machine do not add to. A second job without telemetry shows how much of a difference means nothing.
+`python benchmarks/telemetry.py [--launches N] [--pairs N] [--calls N] [--warm] [--torch] [--jitter-s S]`. Jobs with
+and without telemetry run side by side and do the same by turns, one at a time; their pairs are compared by CPU time,
+which other programs on the machine do not add to. A second job without telemetry shows how much of a difference means
+nothing.
 On means: spans and metrics go to a collector in this process.
 """
 
@@ -19,6 +20,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from _table import machine, quantile, table
 
 ROOT = Path(__file__).resolve().parents[1]
 RANK, AGENT = (str(Path(__file__).with_name(f"_telemetry_{what}.py")) for what in ("rank", "agent"))
+OWN, TIMERS = "NVRX_BENCH_OWN", "NVRX_BENCH_TIMERS"
 OFF, AGAIN, ON = "off", "off again", "on"
 ANSWER_LIMIT_S = 60.0
 SETTLE_S = 9.0
@@ -38,10 +41,18 @@ SLOW_S = 10.0
 MS = 1e-6
 
 
-class Job:
-    """A job of one rank that does what it is asked. `endpoint` None: without telemetry."""
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How ranks of a restart start: from a warm worker, and what they import, "" for nothing."""
 
-    def __init__(self, folder: Path, endpoint: str | None, *, warm: bool, counts: bool = False) -> None:
+    warm: bool = False
+    imports: str = ""
+
+
+class Job:
+    """A job of one rank that does what it is asked. `endpoint` None: without telemetry. `watched`: OWN or TIMERS."""
+
+    def __init__(self, folder: Path, endpoint: str | None, *, how: Start, watched: str = "") -> None:
         folder.mkdir()
         self._clocks = folder / "clocks"
         for name in ("in", "out"):
@@ -65,11 +76,15 @@ class Job:
                     str(folder / "logs"),
                 ),
                 *("--max-restarts", "10000", "--startup-grace", "0", "--hang-timeout", "off"),
-                *(("--warm-workers", "1", "--warm-imports", "json") if warm else ("--warm-workers", "off")),
+                *(
+                    ("--warm-workers", "1", "--warm-imports", how.imports or "json")
+                    if how.warm
+                    else ("--warm-workers", "off")
+                ),
                 *(("--otlp-endpoint", endpoint) if endpoint else ()),
-                *(RANK, str(folder)),
+                *(RANK, str(folder), *([how.imports] if how.imports else [])),
             ],
-            env={**kept, "PYTHONPATH": path, **({"NVRX_BENCH_OWN": "1"} if counts else {})},
+            env={**kept, "PYTHONPATH": path, **({watched: "1"} if watched else {})},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd=folder,
@@ -129,8 +144,10 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=60, help="blocks of calls of each job, a launch")
     parser.add_argument("--calls", type=int, default=2000, help="beats and steps a block")
     parser.add_argument("--warm", action="store_true", help="restart with warm workers")
+    parser.add_argument("--torch", action="store_true", help="ranks that import torch first")
     parser.add_argument("--jitter-s", type=float, default=60.0, help="0: leave that part out")
     arguments = parser.parse_args()
+    arguments.how = Start(arguments.warm, "torch" if arguments.torch else "")
     print(machine(), end="\n\n", flush=True)
     with collector() as endpoint:
         costs(arguments, endpoint)
@@ -143,7 +160,7 @@ def costs(arguments: argparse.Namespace, endpoint: str) -> None:
     for launch in range(arguments.launches):
         with tempfile.TemporaryDirectory() as name:
             arms = {OFF: None, ON: endpoint, AGAIN: None}
-            jobs = {arm: Job(Path(name, arm), where, warm=arguments.warm) for arm, where in arms.items()}
+            jobs = {arm: Job(Path(name, arm), where, how=arguments.how) for arm, where in arms.items()}
             time.sleep(SETTLE_S if arguments.pairs else 0)
             for metric, of_arms in one_launch(jobs, arguments, launch).items():
                 found.setdefault(metric, []).append(of_arms)
@@ -161,7 +178,7 @@ def costs(arguments: argparse.Namespace, endpoint: str) -> None:
     print(table(["", "compared with off", "off", "other", "difference (95 %)", "in per cent"], rows))
     print("\nPer cent of CPU times of an agent are those of the restart's whole time.", flush=True)
     if arguments.pairs and wall:
-        spent_ms = own_calls(endpoint, arguments.pairs, warm=arguments.warm)
+        spent_ms = own_calls(endpoint, arguments.pairs, how=arguments.how)
         print(
             f"In the telemetry's own calls the agent's loop spent {spent_ms:.3f} ms of CPU a restart, "
             f"{spent_ms / wall:.2%} of it, counting included.\n",
@@ -169,10 +186,10 @@ def costs(arguments: argparse.Namespace, endpoint: str) -> None:
         )
 
 
-def own_calls(endpoint: str, restarts: int, *, warm: bool) -> float:
+def own_calls(endpoint: str, restarts: int, *, how: Start) -> float:
     """CPU time of the loop in calls of the telemetry in each restart, in milliseconds: what no other noise adds to."""
     with tempfile.TemporaryDirectory() as name:
-        job = Job(Path(name, "own"), endpoint, warm=warm, counts=True)
+        job = Job(Path(name, "own"), endpoint, how=how, watched=OWN)
         for _ in range(restarts):
             job.restart()
         spent_ns: int = job.end()["own_ns"]
@@ -232,7 +249,7 @@ def jitter(length_s: float) -> None:
         }
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         jobs = {
-            arm: Job(folder / str(place), where, warm=False)
+            arm: Job(folder / str(place), where, how=Start(), watched=TIMERS)
             for place, (arm, where) in enumerate(arms.items())
         }
         late: dict[str, list[float]] = {arm: [] for arm in jobs}

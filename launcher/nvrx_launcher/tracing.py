@@ -8,7 +8,6 @@ and sent by threads that nobody waits for (`tracing_outlet`). Whatever fails her
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -43,10 +42,10 @@ from nvrx_telemetry import semconv, spool_line
 from nvrx_telemetry.model import FinishedSpan, Value
 from nvrx_telemetry.setup import TelemetryConfig
 from nvrx_telemetry.traceparent import SpanName, derived_span_id, derived_trace_id
+from nvrx_telemetry.turns import Turns
 
 AGENT = "nvrx.ft_launcher"
 """`service.name` of agents, unless OTEL_SERVICE_NAME says otherwise."""
-SWITCH_S = 0.0005
 _LONGEST_TICK_S = 5.0
 LAST_LOOK_S = 0.1
 """An end takes two seconds at most: a last look, what ranks left, and then the collector."""
@@ -87,16 +86,14 @@ class Traced:
         }
         if not names_service(environment):
             self._resource["service.name"] = AGENT
-        self._outlet = Outlet(config, self._resource, warn)
-        self._later = Later(self._fails)
+        turns = Turns()
+        self._outlet = Outlet(config, self._resource, turns, warn)
+        self._later = Later(self._fails, turns)
         self._spools = RankSpools(self._outlet.emit, self._now_ns, self._later)
         self._log = LogCount()
         self._lookout: Lookout | None = None
         self._watch: TracedWatch | None = None
         self._broken = False
-        # A thread that imports or encodes hands over after half a millisecond, not after five, when the agent's loop
-        # has work: else each of a restart's twenty wake-ups would wait for it.
-        sys.setswitchinterval(SWITCH_S)
 
     # For the agent ------------------------------------------------------------------------------------
 

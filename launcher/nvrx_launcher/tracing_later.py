@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, TypeVarTuple
 
 import anyio
@@ -23,9 +23,15 @@ Arguments = TypeVarTuple("Arguments")
 
 
 class Later:
-    """See the module. `fails` hears in the thread what a call raised; those behind it are made all the same."""
+    """See the module. `fails` hears in the thread what a call raised; those behind it are made all the same.
 
-    def __init__(self, fails: Callable[[Exception], None]) -> None:
+    `turns` is entered by the thread while it works.
+    """
+
+    def __init__(
+        self, fails: Callable[[Exception], None], turns: AbstractContextManager[None] | None = None
+    ) -> None:
+        self._turns = turns or nullcontext()
         self._fails = fails
         self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._one_at_a_time = threading.Lock()
@@ -55,7 +61,7 @@ class Later:
             await aside(self._make)
 
     def _make(self) -> None:
-        with self._one_at_a_time:
+        with self._one_at_a_time, self._turns:
             while self._calls:
                 call, arguments = self._calls.popleft()
                 try:

@@ -14,6 +14,7 @@ from nvrx_telemetry.model import FinishedSpan, Value
 from nvrx_telemetry.pipe import GIVE_UP_S, LAST_SEND_S, SpanPipe
 from nvrx_telemetry.setup import TelemetryConfig, span_exporter, without_password
 from nvrx_telemetry.trouble import Trouble
+from nvrx_telemetry.turns import Turns
 
 FLUSH_WITHIN_S = 0.3
 """So soon after a fault is told here its spans are on their way; agents have done their part of a restart by then."""
@@ -26,9 +27,14 @@ class Outlet:
     """
 
     def __init__(
-        self, config: TelemetryConfig, resource: Mapping[str, Value], warn: Callable[[str], None]
+        self,
+        config: TelemetryConfig,
+        resource: Mapping[str, Value],
+        turns: Turns,
+        warn: Callable[[str], None],
     ) -> None:
         self._config = config
+        self._turns = turns
         self._resource = resource
         self._warn = warn
         self._trouble = Trouble(without_password(config.endpoint) or "the collector", warn)
@@ -49,11 +55,12 @@ class Outlet:
 
     def _connect(self) -> Any:
         # In the thread that sends: the agent does not wait for these imports.
-        from nvrx_async import __version__  # noqa: PLC0415 - beside the import below
-        from nvrx_telemetry.sender import SdkSender, take_over_log  # noqa: PLC0415
+        with self._turns:
+            from nvrx_async import __version__  # noqa: PLC0415 - beside the import below
+            from nvrx_telemetry.sender import SdkSender, take_over_log  # noqa: PLC0415
 
-        take_over_log(self._trouble.heard)
-        return SdkSender(span_exporter(self._config), self._resource, __version__)
+            take_over_log(self._trouble.heard)
+            return SdkSender(span_exporter(self._config), self._resource, __version__, self._turns)
 
     def takes(self, trace_id: int) -> bool:
         """Whether spans of this trace are wanted."""
@@ -90,13 +97,21 @@ class Outlet:
         if self._measures or not wanted:
             return
         self._measures = True
-        lost = await anyio.to_thread.run_sync(self._metrics.start, abandon_on_cancel=True)
+        lost = await anyio.to_thread.run_sync(self._start, abandon_on_cancel=True)
         if lost:
             self._warn(f"no metrics are sent: {lost}")
 
+    def _start(self) -> str:
+        with self._turns:
+            return self._metrics.start()
+
     async def exposition(self) -> str:
         """All metrics in Prometheus' text format."""
-        return await anyio.to_thread.run_sync(self._metrics.exposition, abandon_on_cancel=True)
+        return await anyio.to_thread.run_sync(self._expose, abandon_on_cancel=True)
+
+    def _expose(self) -> str:
+        with self._turns:
+            return self._metrics.exposition()
 
     def ends(self) -> None:
         """What fails from now on is lost."""

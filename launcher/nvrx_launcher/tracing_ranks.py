@@ -18,7 +18,8 @@ RESOURCE = "OTEL_RESOURCE_ATTRIBUTES"
 
 def names_service(environment: Mapping[str, str]) -> bool:
     """Whether the person named the service."""
-    return bool(environment.get("OTEL_SERVICE_NAME")) or "service.name=" in environment.get(RESOURCE, "")
+    keys = (pair.partition("=")[0].strip() for pair in environment.get(RESOURCE, "").split(","))
+    return bool(environment.get("OTEL_SERVICE_NAME")) or "service.name" in keys
 
 
 def rank_resource(

@@ -119,7 +119,10 @@ class Metrics:
             return ""
 
     def _load(self) -> None:
-        from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415 - the SDK is for those who asked
+        from opentelemetry.sdk.metrics import (  # noqa: PLC0415 - the SDK is for those who asked
+            AlwaysOffExemplarFilter,
+            MeterProvider,
+        )
         from opentelemetry.sdk.metrics.export import (  # noqa: PLC0415 - as above
             InMemoryMetricReader,
             MetricReader,
@@ -135,7 +138,12 @@ class Metrics:
             self._reader = InMemoryMetricReader()
             readers.append(self._reader)
         provider = MeterProvider(
-            readers, Resource.create(dict(self._resource)), shutdown_on_exit=False, views=_views()
+            readers,
+            Resource.create(dict(self._resource)),
+            shutdown_on_exit=False,
+            views=_views(),
+            # What is measured belongs to no span. And a variable that asks for an unknown filter ends no metrics.
+            exemplar_filter=AlwaysOffExemplarFilter(),
         )
         made = self._make(provider.get_meter("nvrx_telemetry"))
         self._provider, self._instruments = provider, made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
@@ -23,10 +24,20 @@ _MOST_RESOURCES = 4096
 
 
 class SdkSender:
-    """Implements `nvrx_telemetry.pipe.Sender`. `resource`: the attributes of this process."""
+    """Implements `nvrx_telemetry.pipe.Sender`. `resource`: the attributes of this process.
 
-    def __init__(self, exporter: SpanExporter, resource: Mapping[str, Value], version: str) -> None:
+    `turns` is entered while spans are made and sent.
+    """
+
+    def __init__(
+        self,
+        exporter: SpanExporter,
+        resource: Mapping[str, Value],
+        version: str,
+        turns: AbstractContextManager[None] | None = None,
+    ) -> None:
         self._exporter = exporter
+        self._turns = turns or nullcontext()
         self._own = Resource.create(dict(resource))
         self._scope = InstrumentationScope(SCOPE, version)
         self._limits = limits(Variables(os.environ))  # read here as the exporter reads its own
@@ -34,7 +45,8 @@ class SdkSender:
 
     def send(self, spans: Sequence[FinishedSpan]) -> bool:
         """Send; blocks for as long as the exporter tries."""
-        return self._exporter.export([self._readable(span) for span in spans]) is SpanExportResult.SUCCESS
+        with self._turns:
+            return self._exporter.export([self._readable(span) for span in spans]) is SpanExportResult.SUCCESS
 
     def abort(self) -> None:
         """End the exporter, also one that is sending."""

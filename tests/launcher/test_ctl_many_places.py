@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
 from nvrx_async.etcd import UnavailableError
 from nvrx_async.job.status import JobState, JobStatus
+from nvrx_launcher import known_agents
 from nvrx_launcher.ctl import look
+from nvrx_launcher.ctl.past import or_past
 from nvrx_launcher.ctl.place import EtcdOptions, Place
-from nvrx_launcher.ctl.screen import screen_for
+from nvrx_launcher.ctl.screen import Screen, screen_for
 
 HERE, GONE = Place(("here:1",), ("a",)), Place(("gone:2",), ("b", "c"))
 
@@ -47,3 +50,24 @@ async def test_where_none_answers_that_is_the_answer(monkeypatch):
     among(monkeypatch, (GONE, GONE))
     with pytest.raises(UnavailableError):
         await look.all_jobs(EtcdOptions(()))
+
+
+@pytest.mark.parametrize(
+    ("neighbour", "named", "code"), [("other", "", 0), ("mine", "", 3), ("other", "127.0.0.1:1", 3)]
+)
+async def test_the_silent_etcd_of_another_job_is_no_failure_where_the_history_answers(
+    monkeypatch, tmp_path: Path, capsys, neighbour: str, named: str, code: int
+):
+    """Somebody's agent is left behind on this machine, without its etcd."""
+    agent = known_agents.KnownAgent(neighbour, ("127.0.0.1:1",), 1, "")
+    monkeypatch.setattr(known_agents, "known_agents", lambda: (agent,))
+
+    async def status(options: EtcdOptions, run_id: str, screen: Screen, **_: object) -> int:
+        raise UnavailableError("no etcd endpoint answered")
+
+    monkeypatch.setattr(look, "status", status)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "history.jsonl").write_bytes(b"")
+    options = EtcdOptions(tuple(filter(None, [named])))
+    answer = await or_past(look.status, options, "mine", screen_for("table"), log_dir=str(tmp_path))
+    assert (answer, "remembers" in capsys.readouterr().err) == (code, True)

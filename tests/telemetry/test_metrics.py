@@ -192,3 +192,14 @@ def test_what_is_measured_while_values_of_before_are_noted_counts_once(collector
         sys.setswitchinterval(interval)
     assert metrics.close(BOUND_S) == ""
     assert restarts(collector) == [threads * each]
+
+
+@pytest.mark.parametrize("word", ["", "unknown", "always_on"])
+def test_no_filter_of_exemplars_ends_the_metrics(
+    collector: Receiver, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    monkeypatch.setenv("OTEL_METRICS_EXEMPLAR_FILTER", word)
+    metrics = made(collector)
+    metrics.add(semconv.METRIC_RESTARTS, 1)
+    assert metrics.close(BOUND_S) == ""
+    assert restarts(collector) == [1]

@@ -17,7 +17,7 @@ from nvrx_async.job.times import as_utc
 from nvrx_launcher.ctl import look, text_jobs
 from nvrx_launcher.ctl.errors import ElsewhereError, NoEtcdError
 from nvrx_launcher.ctl.nearby import HISTORY, hint_for, job_of
-from nvrx_launcher.ctl.place import EtcdOptions
+from nvrx_launcher.ctl.place import EtcdOptions, is_of_job
 from nvrx_launcher.ctl.screen import Screen, json_line
 from nvrx_launcher.exit_codes import ExitCode
 
@@ -39,7 +39,8 @@ async def or_past(
 ) -> int:
     """Do what the verb does; where etcd is gone, or has forgotten the job, answer from the job's log folder.
 
-    An etcd that does not answer is named, and the exit code says so, whatever the folder told.
+    An etcd that does not answer is named, and the exit code says so, whatever the folder told; but not one that
+    only another job of this machine has, in which this one was looked for as well.
     """
     try:
         return await verb(options, run_id, screen, **named)
@@ -53,7 +54,8 @@ async def or_past(
         path, found = told
         _warn(error, path, screen)
         _show(verb, found, screen, named)
-        return ExitCode.NEVER_READY if isinstance(error, EtcdError) else ExitCode.DONE
+        silent = isinstance(error, EtcdError) and await is_of_job(options, run_id)
+        return ExitCode.NEVER_READY if silent else ExitCode.DONE
 
 
 async def ps_or_past(options: EtcdOptions, screen: Screen, *, log_dir: str | None = None) -> int:

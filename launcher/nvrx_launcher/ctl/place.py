@@ -91,6 +91,16 @@ async def place_of(options: EtcdOptions, run_id: str) -> Place:
     raise NoSuchJobError(run_id, nearest(run_id, known), len(known))
 
 
+async def is_of_job(options: EtcdOptions, run_id: str) -> bool:
+    """Whether the etcd to look into is this job's for certain: somebody named it, or an agent of the job uses it."""
+    if options.named:
+        return True
+    try:
+        return any(run_id in place.run_ids for place in await places(options))
+    except NoEtcdError:  # the agent that was found before has ended meanwhile
+        return False
+
+
 @asynccontextmanager
 async def connected(options: EtcdOptions, endpoints: tuple[str, ...]) -> AsyncIterator[EtcdClient]:
     """A client. A password that only the job token gave is left out where etcd asks for none, as agents do.

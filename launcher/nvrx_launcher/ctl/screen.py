@@ -18,6 +18,7 @@ from nvrx_launcher.palette import Palette, palette_for
 from nvrx_launcher.wording import duration, escaped
 
 ROWS_ON_TERMINAL = 50
+_NARROW = 72
 FORMS = ("table", "json", "yaml", "wide")
 
 
@@ -36,6 +37,11 @@ class Screen:
     def wide(self) -> bool:
         """All columns are wanted."""
         return self.form == "wide"
+
+    @property
+    def narrow(self) -> bool:
+        """There is room for what matters most only, whatever was asked for."""
+        return self.width is not None and self.width < _NARROW
 
     @property
     def redraws(self) -> bool:

@@ -46,12 +46,15 @@ def jobs(found: Sequence[JobStatus], screen: Screen) -> list[str]:
         Column("RANKS", right=True, priority=3),
         Column("AGE", right=True, priority=1),
         *(
-            [Column("RESTARTS", right=True, priority=5), Column("ATTEMPT", right=True, priority=6)]
+            [
+                Column("RESTARTS", right=True, priority=5 * screen.narrow),
+                Column("ATTEMPT", right=True, priority=6 * screen.narrow),
+            ]
             if screen.wide
             else []
         ),
         Column("LAST FAULT", flexible=True, priority=4),
-        *([Column("COMMAND", flexible=True, priority=7, least=_LEAST_TEXT)] if screen.wide else []),
+        *([Column("COMMAND", flexible=True, priority=7 * screen.narrow)] if screen.wide else []),
     ]
     rows = [_job(one, screen) for one in found]
     return table(columns, rows, screen.width, screen.palette.quiet)
@@ -168,11 +171,11 @@ def nodes(found: Sequence[NodeStatus], screen: Screen) -> list[str]:
         Column("ETCD", right=True, priority=4),
         *(
             [
-                Column("ADDRESS", priority=7),
-                Column("PROBE", priority=8),
+                Column("ADDRESS", priority=7 * screen.narrow),
+                Column("PROBE", priority=8 * screen.narrow),
                 Column("PID", right=True, priority=5),
                 Column("INCARNATION", priority=6),
-                Column("LOGS", flexible=True, least=24, priority=9),
+                Column("LOGS", flexible=True, least=24, priority=9 * screen.narrow),
             ]
             if screen.wide
             else []
@@ -225,7 +228,14 @@ def ranks(found: Sequence[RankStatus], screen: Screen) -> list[str]:
         Column("SECTION", flexible=True, priority=2),
         Column("OUTPUT", right=True, priority=3),
         Column("PID", right=True, priority=4),
-        *([Column("HOST", priority=5), Column("LOG", flexible=True, priority=6)] if screen.wide else []),
+        *(
+            [
+                Column("HOST", priority=5 * screen.narrow),
+                Column("LOG", flexible=True, priority=6 * screen.narrow),
+            ]
+            if screen.wide
+            else []
+        ),
     ]
     shown, left_out = _cut(found, screen.rows, unusual)
     rows = [_rank(one, screen) for one in shown]

@@ -25,7 +25,6 @@ _STACKS = 8
 _FRAMES = 12
 _CONSEQUENCES = 12
 _READABLE = 30
-_NARROW = 72
 _LEAST_SENTENCE = 30
 _LEAST_MEANING = 25
 _SHORT = {
@@ -45,7 +44,7 @@ _SHORT = {
 
 def rounds(found: Sequence[RoundRecord], screen: Screen) -> list[str]:
     """`nvrx rounds JOB`."""
-    narrow = _is_narrow(screen)
+    narrow = screen.narrow  # the kind of a fault says more there than the beginning of its sentence
     columns = [
         Column("ROUND", right=True),
         Column("STATE"),
@@ -55,7 +54,10 @@ def rounds(found: Sequence[RoundRecord], screen: Screen) -> list[str]:
         Column("NEXT", priority=2),
         Column("WHY IT ENDED", flexible=True, least=_LEAST_TEXT if narrow else _READABLE),
         *(
-            [Column("DECISION", flexible=True, priority=5, least=_READABLE), Column("DIGEST", priority=4)]
+            [
+                Column("DECISION", flexible=True, priority=5 * narrow, least=_READABLE),
+                Column("DIGEST", priority=4 * narrow),
+            ]
             if screen.wide
             else []
         ),
@@ -68,7 +70,7 @@ def _round(one: RoundRecord, screen: Screen) -> list[Cell | str]:
     over = one.times.fault_utc or one.times.ended_utc or screen.now.isoformat()
     ran = seconds_between(one.times.running_utc, over)
     why = one.root.sentence if one.root else one.outcome.reason if one.outcome else "-"
-    if one.root and _is_narrow(screen):
+    if one.root and screen.narrow:
         why = one.root.kind.value.replace("_", " ")
     asked = one.root is not None and one.root.kind is FaultKind.ASKED
     ended = "on request" if asked else "failed"
@@ -85,11 +87,6 @@ def _round(one: RoundRecord, screen: Screen) -> list[Cell | str]:
         clean(why),
         *([clean(one.decision) or "-", one.digest or "-"] if screen.wide else []),
     ]
-
-
-def _is_narrow(screen: Screen) -> bool:
-    """The kind of a fault says more than the beginning of its sentence there."""
-    return screen.width is not None and screen.width < _NARROW
 
 
 def events(found: Sequence[JobEvent], screen: Screen) -> list[str]:
