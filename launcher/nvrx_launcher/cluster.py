@@ -21,6 +21,7 @@ import anyio.to_thread
 
 from nvrx_async.aside import aside
 from nvrx_async.etcd import (
+    AuthenticationError,
     ClusterMember,
     ClusterPlan,
     ConfigurationError,
@@ -41,7 +42,7 @@ from nvrx_async.etcd import (
     plan_cluster,
 )
 from nvrx_async.etcd import EtcdConfig as ClientConfig
-from nvrx_async.etcd.cluster import SIZES
+from nvrx_async.etcd.cluster import SIZES, is_planned_name
 from nvrx_async.etcd.config import join_host_port
 from nvrx_async.etcd.owner import Owner
 from nvrx_async.etcd.server import bound
@@ -107,6 +108,8 @@ async def reach_several(
         raise
     except UnavailableError as error:
         cause = error.cause
+    if client is not None:
+        await _refuse_open_strangers(client, meeting)
     member = await _own_member(stack, meeting, client, say) if meeting.may_start else None
     if client is not None:
         return member, client
@@ -116,6 +119,7 @@ async def reach_several(
     async with anyio.create_task_group() as telling:
         telling.start_soon(_tell_who_is_missing, member, say)
         formed = await connect(wait_s)
+        await _refuse_open_strangers(formed, meeting)
         member.others_are_up()
         telling.cancel_scope.cancel()
     return member, formed
@@ -125,14 +129,12 @@ async def _own_member(
     stack: AsyncExitStack, meeting: Meeting, client: EtcdClient | None, say: Callable[[str], None]
 ) -> ClusterMember | None:
     endpoints = meeting.settings.parsed()
-    if client is not None and (
-        len(endpoints) not in SIZES or not await _is_ours(client, endpoints, meeting.job)
-    ):
+    if client is not None and (len(endpoints) not in SIZES or not await _is_ours(client, meeting)):
         return None
     if not await resolving(_names_this_host, endpoints):
         return None
     try:
-        plan = plan_cluster(endpoints, meeting.job)
+        plan = plan_cluster(endpoints, meeting.job, meeting.settings.credentials)
     except ConfigurationError as error:
         raise UsageError(error.message, error.hint) from error
     found = await resolving(claim, plan)
@@ -170,10 +172,34 @@ async def _own_member(
     return await stack.enter_async_context(member)
 
 
-async def _is_ours(client: EtcdClient, endpoints: tuple[Endpoint, ...], job: str) -> bool:
+async def _is_ours(client: EtcdClient, meeting: Meeting) -> bool:
     """Whether what answers is the cluster of this job's nodes; what somebody else runs gets no member from us."""
-    names = plan_cluster(endpoints, job).names
+    settings = meeting.settings
+    names = plan_cluster(settings.parsed(), meeting.job, settings.credentials).names
     return any(member.name in names for member in await list_members(client))
+
+
+async def _refuse_open_strangers(client: EtcdClient, meeting: Meeting) -> None:
+    """Keep out of a cluster that nodes at these addresses formed who know another token, before it asks for one.
+
+    Raises:
+        AuthenticationError: it is such a cluster.
+    """
+    settings = meeting.settings
+    if settings.credentials is None or not client.caller.tokens.are_not_asked_for:
+        return
+    endpoints = settings.parsed()
+    if len(endpoints) not in SIZES:
+        return
+    plan = plan_cluster(endpoints, meeting.job, settings.credentials)
+    urls = {member.peer_url for member in plan.members}
+    for member in await list_members(client):
+        if is_planned_name(member.name) and member.name not in plan.names and urls & set(member.peer_urls):
+            raise AuthenticationError(
+                "nodes that know another NVRX_JOB_TOKEN, or none, have formed the etcd at these addresses",
+                evidence=(f"it asks for no password, or not yet; its member is called {member.name}",),
+                hint="set NVRX_JOB_TOKEN to the same secret on all nodes; another job needs other addresses",
+            )
 
 
 async def _tell_who_is_missing(member: ClusterMember, say: Callable[[str], None]) -> None:

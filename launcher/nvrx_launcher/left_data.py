@@ -9,22 +9,22 @@ from functools import partial
 import anyio
 
 from nvrx_async.aside import aside
-from nvrx_async.etcd import ConfigurationError, parse_endpoint, plan_cluster
+from nvrx_async.etcd import ConfigurationError, EtcdConfig, plan_cluster
 from nvrx_async.etcd.leftovers import DataFolder, remove_left
 
 LIMIT_S = 5.0
 """A start waits no longer for it: it goes on aside."""
 
 
-async def remove_left_data(endpoints: Sequence[str], job: str, say: Callable[[str], None]) -> None:
+async def remove_left_data(settings: EtcdConfig | None, job: str, say: Callable[[str], None]) -> None:
     """Remove data of dead agents, those of `job` excepted: they are for its members. Says what was removed.
 
     That nothing could be removed is no reason not to start.
     """
     token = ""
-    if len(endpoints) > 1:
+    if settings is not None and len(settings.endpoints) > 1:
         with suppress(ConfigurationError):  # whoever needs the plan says so
-            token = plan_cluster([parse_endpoint(one) for one in endpoints], job).token
+            token = plan_cluster(settings.parsed(), job, settings.credentials).token
     removed: tuple[DataFolder, ...] = ()
     with anyio.move_on_after(LIMIT_S), suppress(OSError):
         removed = await aside(partial(remove_left, spare=token))

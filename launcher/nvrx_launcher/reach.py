@@ -80,7 +80,7 @@ async def reach(
         server: EmbeddedServer | None = None
         member: ClusterMember | None = None
         credentials = _credentials(config, job_token)
-        await remove_left_data(config.endpoints, job, say)
+        await remove_left_data(_settings(config, credentials) if config.endpoints else None, job, say)
         if config.embedded is EmbeddedEtcd.PRIVATE:
             server = await stack.enter_async_context(EmbeddedServer(log_file=log_file))
             client = await stack.enter_async_context(EtcdClient(ClientConfig((server.endpoint,))))

@@ -31,6 +31,11 @@ class Tokens:
         self._token: str | None = None
         self._fetching = anyio.Lock()
 
+    @property
+    def are_not_asked_for(self) -> bool:
+        """Whether etcd, when it was told the password last, asked nobody for one."""
+        return self._token == ""
+
     async def metadata(self, connection: Connection) -> Metadata:
         """What a call carries.
 

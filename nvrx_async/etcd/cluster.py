@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nvrx_async.etcd.config import Endpoint, join_host_port
+from nvrx_async.etcd.config import Credentials, Endpoint, join_host_port
 from nvrx_async.etcd.errors import ConfigurationError, UnfitVersionError
 
 if TYPE_CHECKING:
@@ -20,7 +20,10 @@ SIZES = (3, 5)
 """Members of a cluster: an even number tolerates no more losses than one less."""
 
 _MAX_PORT = 65535
+_NAME_PREFIX = "nvrx-"
 _DIGEST_LENGTH = 12
+_TRACE_BYTES = 2
+_ITERATIONS = 20_000
 _OLDEST = (3, 4, 0)
 """Older ones have no learners, and a member without its data could not come back safely."""
 _LOSES_WRITES = ((3, 5, 0), (3, 5, 3))
@@ -64,8 +67,13 @@ class ClusterPlan:
         return frozenset(member.name for member in self.members)
 
 
-def plan_cluster(endpoints: Sequence[Endpoint], job: str) -> ClusterPlan:
-    """The cluster that these endpoints form for `job`.
+def plan_cluster(
+    endpoints: Sequence[Endpoint], job: str, credentials: Credentials | None = None
+) -> ClusterPlan:
+    """The cluster that these endpoints form for `job`, of the nodes that know the same password.
+
+    Members of different tokens do not talk to each other. So a node with a wrong password makes no quorum with those
+    that have the right one: whose password counted would otherwise hang on who was first.
 
     The peer port is the client port plus the smallest number that makes no two addresses of the list meet: one
     for 2379 on each host, three for 2379, 2380 and 2381 on one.
@@ -91,9 +99,23 @@ def plan_cluster(endpoints: Sequence[Endpoint], job: str) -> ClusterPlan:
         )
     secure = any(endpoint.secure for endpoint in endpoints)
     named = ",".join(sorted(endpoint.address for endpoint in endpoints))
-    token = f"nvrx-{hashlib.sha256(f'{job} {named}'.encode()).hexdigest()[:_DIGEST_LENGTH]}"
+    meant = f"{job} {named} {_trace_of(credentials)}"
+    token = f"{_NAME_PREFIX}{hashlib.sha256(meant.encode()).hexdigest()[:_DIGEST_LENGTH]}"
     members = tuple(_planned(endpoint, offset, token, secure=secure) for endpoint in dict.fromkeys(endpoints))
     return ClusterPlan(token, members, job)
+
+
+def is_planned_name(name: str) -> bool:
+    """Whether this is what a job's nodes call a member."""
+    return name.startswith(_NAME_PREFIX)
+
+
+def _trace_of(credentials: Credentials | None) -> str:
+    """Tells passwords apart; too little of one to tell it by, since the token is no secret."""
+    if credentials is None:
+        return ""
+    known = f"{credentials.user}:{credentials.password}".encode()
+    return hashlib.pbkdf2_hmac("sha256", known, b"nvrx cluster token", _ITERATIONS)[:_TRACE_BYTES].hex()
 
 
 def _planned(endpoint: Endpoint, offset: int, token: str, *, secure: bool) -> PlannedMember:

@@ -102,8 +102,8 @@ async def _ask_all(caller: Caller, attempt_s: float) -> tuple[Any, dict[Connecti
             evidence=tuple(f"{error.cause}: {'; '.join(error.evidence)}" for error in foreign),
             hint="name the members of one cluster only; is an etcd of another job, or an empty one, at one of them?",
         )
-    if not answers and refused and len(refused) == len(caller.pool.connections):
-        raise refused[0]
+    if not answers and 2 * len(refused) > len(caller.pool.connections):
+        raise refused[0]  # what a quorum refuses, the others will not grant
     return (answers[0] if answers else None), said
 
 

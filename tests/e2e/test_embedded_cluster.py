@@ -248,6 +248,24 @@ def test_a_job_token_closes_the_cluster(nodes: Nodes) -> None:
     assert [agent.ends() for agent in agents] == [0, 0, 0], nodes.stage.told()
 
 
+def test_a_wrong_token_shuts_nobody_out_but_its_own_node(nodes: Nodes) -> None:
+    """It comes while the cluster forms: whose password counts must not hang on who is first."""
+    options = ("--nnodes", "2:3", *PATIENT[2:], "--rdzv-conf", "last_call_timeout=0.1")
+
+    def with_token(name: str, token: str) -> Agent:
+        return nodes.start(name, options=options, environment={"NVRX_JOB_TOKEN": token})
+
+    wrong = with_token("n0", "close sesame")
+    wrong.says("etcd member 127.0.0.1:[0-9]+ is up here; waiting for")
+    right = [with_token(name, "open sesame") for name in NAMES[1:]]
+    ranks = nodes.stage.up(0, 2)
+    assert wrong.ends() == 3, nodes.stage.told()
+    assert wrong.said("NVRX_JOB_TOKEN"), nodes.stage.told()
+    assert not wrong.said("this node is n0"), nodes.stage.told()
+    nodes.stage.finish(ranks)
+    assert [agent.ends() for agent in right] == [0, 0], nodes.stage.told()
+
+
 def test_two_nodes_cannot_form_one() -> None:
     with stage(",".join(member_endpoints(2))) as made:
         agent = made.launch(options=OPTIONS)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from nvrx_async.etcd import ConfigurationError, UnfitVersionError, check_version, parse_endpoint, plan_cluster
+from nvrx_async.etcd import (
+    ConfigurationError,
+    Credentials,
+    UnfitVersionError,
+    check_version,
+    parse_endpoint,
+    plan_cluster,
+)
 
 
 def plan(*texts, job="job"):
@@ -36,6 +43,14 @@ def test_every_node_comes_to_the_same_names_whatever_the_order():
 
 def test_jobs_and_launches_keep_apart():
     assert plan("a:1", "b:1", "c:1", job="x").token != plan("a:1", "b:1", "c:1", job="y").token
+
+
+def test_nodes_that_know_different_passwords_keep_apart():
+    known = [None, Credentials("root", "a"), Credentials("root", "b"), Credentials("other", "a")]
+    endpoints = tuple(map(parse_endpoint, ("a:1", "b:1", "c:1")))
+    assert len({plan_cluster(endpoints, "job", one).token for one in known}) == 4
+    again = plan_cluster(endpoints, "job", Credentials("root", "a"))
+    assert again == plan_cluster(endpoints, "job", known[1])
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 6, 7])

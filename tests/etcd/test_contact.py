@@ -8,12 +8,15 @@ import socket
 import pytest
 from support.certificates import Authority
 from support.etcd_server import EtcdProcess, etcd_folder, free_ports
+from support.fake_etcd import FakeEtcd
 
 from nvrx_async.etcd import (
+    Credentials,
     EtcdClient,
     EtcdConfig,
     Feed,
     ForeignClusterError,
+    RequestRefusedError,
     Session,
     Tls,
     TlsError,
@@ -173,3 +176,12 @@ async def test_tls_files_are_checked_before_anything_is_sent(tmp_path, tls, auth
         with pytest.raises(TlsFileError, match=said):
             async with EtcdClient(EtcdConfig(("a:1",), tls=wrong)):
                 raise AssertionError("entered with wrong files")
+
+
+async def test_what_a_quorum_refuses_is_refused_though_another_endpoint_is_silent():
+    """As an agent with a wrong token is while its own member waits, alone, for others of its kind."""
+    async with FakeEtcd() as one, FakeEtcd() as other:  # which know no Authenticate
+        endpoints = (one.endpoint, other.endpoint, "127.0.0.1:1")
+        async with EtcdClient(EtcdConfig(endpoints, credentials=Credentials("root", "x"))) as client:
+            with pytest.raises(RequestRefusedError):
+                await client.first_contact(3)
