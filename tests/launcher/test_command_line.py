@@ -131,7 +131,7 @@ def test_the_first_variable_that_is_set_wins():
         ("--rdzv-endpoint ::1:2379 x.py", "without brackets", "[::1:2379]"),
         ("--rdzv-endpoint ftp://a x.py", "ftp:// is not spoken by etcd", "https://"),
         ("--rdzv-endpoint http://a,https://b x.py", "mixes http and https", ""),
-        ("--rdzv-endpoint u@a:1 x.py", "is not host:port", ""),
+        ("--rdzv-endpoint u@a:1 x.py", "holds a user or a password", ""),
         ("--rdzv-conf a x.py", "'a' is not key=value", "join_timeout"),
         ("--rdzv-conf a=1,a=2 x.py", "a is given twice", ""),
         ("--tee 4 x.py", "neither 0, 1, 2, 3", "3 is both"),
