@@ -228,8 +228,8 @@ def test_what_cannot_be_sent_at_the_end_is_told_with_its_reason() -> None:
         (
             r"('Connection aborted.', BadStatusLine('\x00\x00\x18\x04'))",
             (
-                r"('Connection aborted.', BadStatusLine('\x00\x00\x18\x04')); it speaks HTTP/2 there, as OTLP over gRPC "
-                "does: OTEL_EXPORTER_OTLP_PROTOCOL=grpc, or the port for HTTP, mostly 4318"
+                r"('Connection aborted.', BadStatusLine('\x00\x00\x18\x04')); it speaks HTTP/2 there, as OTLP "
+                "over gRPC does: OTEL_EXPORTER_OTLP_PROTOCOL=grpc, or the port for HTTP, mostly 4318"
             ),
         ),
     ],
