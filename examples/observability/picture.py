@@ -93,9 +93,10 @@ def values(pairs: Any) -> dict[str, Any]:
 
 def drawn(spans: list[dict[str, Any]], number: int) -> str:
     """The trace of a round, as a picture."""
-    (trace,) = {
-        span["trace"] for span in spans if span["name"] == ROOT and span["attributes"][ROUND] == number
-    }
+    traces = {span["attributes"][ROUND]: span["trace"] for span in spans if span["name"] == ROOT}
+    if number not in traces:
+        raise SystemExit(f"no trace of round {number}; recorded are rounds {sorted(traces)} (--round)")
+    trace = traces[number]
     held = [span for span in spans if span["trace"] == trace]
     rows = in_order(held)
     start, end = min(span["start_ns"] for span in held), max(last_shown(span) for span in held)

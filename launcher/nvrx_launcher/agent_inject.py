@@ -19,10 +19,10 @@ import os
 import re
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from nvrx_async.etcd.types import Deleted, KeyValue, Listing, Scope, Txn, TxnResult
+from nvrx_async.etcd.types import Scope, Txn, TxnResult
 from nvrx_async.job.records import Assignment, Node
 from nvrx_async.ranklink.messages import FAULTS_VARIABLE
 from nvrx_async.rounds.drivers import Peers, Ranks, Store
@@ -39,6 +39,7 @@ from nvrx_async.rounds.effects import (
 )
 from nvrx_async.rounds.events import Answered, Event, Now, PortReserved, Proven, RanksHeld
 from nvrx_launcher.errors import UsageError
+from nvrx_launcher.wrapped_store import WrappedStore
 
 _ORDER = re.compile(
     r"agent:(?P<act>kill|freeze|tell)@effect=(?P<point>\w+(:[\w-]+)?:\d+|\*)(#(?P<time>\d+))?"
@@ -153,42 +154,30 @@ class _FailingMachine:
         return decision
 
 
-class _FailingStore:
-    """Implements `nvrx_async.rounds.drivers.Store`."""
+class _FailingStore(WrappedStore):
+    """A store between whose calls the agent may fail."""
 
     def __init__(self, store: Store, points: FailPoints) -> None:
-        self._store = store
+        super().__init__(store)
         self._points = points
-
-    def follow(self, scopes: frozenset[Scope]) -> None:
-        self._store.follow(scopes)
-
-    def changes(self) -> AsyncIterator[Listing | KeyValue | Deleted]:
-        return self._store.changes()
-
-    async def relist(self) -> tuple[Listing, ...]:
-        return await self._store.relist()
 
     async def commit(self, txn: Txn) -> TxnResult:
         self._points.begins(txn)
-        result = await self._store.commit(txn)
+        result = await self.inner.commit(txn)
         if result.succeeded:
             self._points.committed(txn)
         return result
 
     async def revoke(self, lease: int) -> None:
         self._points.passes("Revoke:0")
-        await self._store.revoke(lease)
+        await self.inner.revoke(lease)
         self._points.passes("Revoke:1")
 
     async def lead(self, elections: Scope, key: str, create_revision: int) -> bool:
         self._points.passes("Campaign:0")
-        leads = await self._store.lead(elections, key, create_revision)
+        leads = await self.inner.lead(elections, key, create_revision)
         self._points.passes("Campaign:1")
         return leads
-
-    async def deposed(self, key: str, create_revision: int) -> None:
-        await self._store.deposed(key, create_revision)
 
 
 class _FailingPeers:

@@ -198,7 +198,7 @@ def _telemetry(
     endpoint = line.value("otlp_endpoint")
     if endpoint and not endpoint.startswith(("http://", "https://")):
         raise UsageError(
-            f"{line.as_given('otlp_endpoint')}={endpoint} is no URL", "give one such as http://collector:4318"
+            f"{line.as_given('otlp_endpoint')} is no URL", "give one such as http://collector:4318"
         )
     config, told = telemetry_config(environment, endpoint, line.value("metrics_port"))
     notices.extend(told)

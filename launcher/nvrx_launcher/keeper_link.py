@@ -12,7 +12,6 @@ import functools
 import math
 import os
 import signal
-import socket
 import subprocess
 import sys
 from contextlib import asynccontextmanager
@@ -22,31 +21,27 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from nvrx_async.job.records import EndedBy
 from nvrx_launcher.errors import KeeperStartError
 from nvrx_launcher.keeper import frames
 from nvrx_launcher.keeper.errors import FrameError
 from nvrx_launcher.keeper.linux import become_subreaper, boottime_s
 from nvrx_launcher.keeper_events import (
     Fenced,
-    Grew,
-    HookTold,
-    IdleLost,
     KeeperEvent,
     KeeperLost,
     RankExited,
     RankStarted,
     RoundGone,
-    SpoolWarning,
-    StartFailure,
     StartRefused,
 )
+from nvrx_launcher.keeper_process import DYING_S, connect, death, environment, how_it_ended
+from nvrx_launcher.keeper_wire import event_of, on_wire
 from nvrx_launcher.rank_deaths import TOLD_WITHIN_S, RankDeaths
-from nvrx_launcher.sweep import KEEPER_MARK, MARK, sweep
-from nvrx_launcher.workers import Hook, RankCommand, Release, is_secret
+from nvrx_launcher.sweep import sweep
+from nvrx_launcher.workers import Hook, RankCommand
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from anyio.streams.memory import MemoryObjectReceiveStream
 
@@ -56,22 +51,9 @@ SWEEP_WITHIN_S = 10.0
 """How long what a lost keeper left is killed again and again; then its node is unfit."""
 _READY_WITHIN_S = 10.0
 _LEAVE_WITHIN_S = 12.0
-_EVENTS: Mapping[str, Callable[..., KeeperEvent]] = {
-    "started": RankStarted,
-    "exited": RankExited,
-    "gone": RoundGone,
-    "grew": Grew,
-    "fenced": Fenced,
-    "refused": StartRefused,
-    "warning": SpoolWarning,
-    "hook": HookTold,
-    "idle_lost": IdleLost,
-}
 # How late a keeper may be with a kill before it is taken for stuck (frozen, or in a write that never ends).
 _FENCE_SLACK_S = 0.3
 _KILL_SLACK_S = 2.0
-# How long a keeper that was killed may take to die; one that waits for a disk may never.
-_DYING_S = 0.3
 # The agent may have been frozen itself: reports that wait in the socket are read before the keeper is judged.
 _SECOND_LOOK_S = 0.3
 
@@ -139,7 +121,7 @@ class Keeper:
         options = {"--generation": generation, "--unkillable-after-s": unkillable_after_s}
         command = [*interpreter, *(str(word) for option in options.items() for word in option)]
         with anyio.CancelScope(shield=True):  # short, and a cancelled start would lose the process
-            process, streams = await _connect(command, _environment(tag), life_sign)
+            process, streams = await connect(command, environment(tag), life_sign)
         keeper = cls(
             process,
             streams,
@@ -183,7 +165,7 @@ class Keeper:
             "start",
             round=round,
             generation=self.generation,
-            ranks=[_on_wire(command) for command in commands],
+            ranks=[on_wire(command) for command in commands],
         )
         if self._round is None:
             self._round, self._started, self._fenced, self._gone_by_s = round, False, False, math.inf
@@ -206,7 +188,7 @@ class Keeper:
 
     def prepare(self, command: RankCommand, hook: Hook) -> None:
         """Start an idle process for a local rank: HookTold "ready", or IdleLost."""
-        rank = {**_on_wire(command), "hook": asdict(hook)}
+        rank = {**on_wire(command), "hook": asdict(hook)}
         self._order("prepare", generation=self.generation, rank=rank)
 
     def discard(self, local_rank: int) -> None:
@@ -239,7 +221,7 @@ class Keeper:
         self._lost = True
         self._deaths.forget_all()
         self._judge_later()
-        await _death(self._process, 0.0 if self._stuck else _LEAVE_WITHIN_S)
+        await death(self._process, 0.0 if self._stuck else _LEAVE_WITHIN_S)
         await self._clear_up()
         self._reports.close()
 
@@ -247,7 +229,7 @@ class Keeper:
         if message["report"] == "ready":
             self._ready.set()
             return
-        event = _event(message)
+        event = event_of(message)
         self._note(event)
         self._reports.send_nowait(event)
 
@@ -316,7 +298,7 @@ class Keeper:
         """Kill a keeper that is stuck. One that waits for a disk cannot die; what it started is ended without it."""
         self._stuck = True
         self._kill()
-        asyncio.get_running_loop().call_later(_DYING_S, self._reading.cancel)
+        asyncio.get_running_loop().call_later(DYING_S, self._reading.cancel)
 
     def _kill(self) -> None:
         # Not reaped before `_death`, so the pid is its own.
@@ -333,7 +315,7 @@ class Keeper:
             ready.cancel()
         if not self._ready.is_set():
             raise KeeperStartError(
-                f"the keeper (pid {self.pid}) did not come up: {_how(self._process)}; stderr has its message"
+                f"the keeper (pid {self.pid}) did not come up: {how_it_ended(self._process)}; stderr has its message"
             )
 
     async def _close(self, serving: asyncio.Task[None]) -> None:
@@ -359,108 +341,9 @@ class Keeper:
         )
         if not self._closing:
             how = (
-                _how(self._process)
+                how_it_ended(self._process)
                 if self._process.returncode is not None
                 else "stuck: not even SIGKILL ends it"
             )
             lost = KeeperLost(self.generation, how, self._round, swept.killed, swept.alive)
             self._reports.send_nowait(lost)
-
-
-async def _connect(
-    command: Sequence[str], env: Mapping[str, str], life_sign: int | None
-) -> tuple[subprocess.Popen[bytes], tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    ours, theirs = socket.socketpair()
-    try:
-        process = await anyio.to_thread.run_sync(_spawn, command, theirs.fileno(), env, life_sign)
-    except OSError as error:
-        ours.close()
-        raise KeeperStartError(f"the keeper cannot be started with {command[0]}: {error}") from error
-    finally:
-        theirs.close()
-    ours.setblocking(False)  # noqa: FBT003 - takes no keywords
-    return process, await asyncio.open_unix_connection(sock=ours)
-
-
-def _environment(tag: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not is_secret(name)}
-    return {**kept, MARK: tag, KEEPER_MARK: "1"}
-
-
-def _spawn(
-    command: Sequence[str], fd: int, env: Mapping[str, str], life_sign: int | None
-) -> subprocess.Popen[bytes]:
-    """In a session of its own: Ctrl-C in the terminal reaches the agent only. Its stderr is the agent's."""
-    return subprocess.Popen(
-        [*command, "--control", str(fd)],
-        pass_fds=[fd] if life_sign is None else [fd, life_sign],
-        start_new_session=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        cwd="/",
-        env=env,
-    )
-
-
-async def _death(process: subprocess.Popen[bytes], within_s: float) -> None:
-    """Wait for the exit of a keeper that closed its socket, by force at the end, and reap it if it dies of that."""
-    pidfd = os.pidfd_open(process.pid)
-    dead = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_reader(pidfd, dead.set)
-    try:
-        with anyio.move_on_after(within_s):
-            await dead.wait()
-        if not dead.is_set():
-            process.kill()
-            with anyio.move_on_after(_DYING_S):
-                await dead.wait()
-    finally:
-        loop.remove_reader(pidfd)
-        os.close(pidfd)
-    process.poll()
-
-
-def _how(process: subprocess.Popen[bytes]) -> str:
-    code = process.returncode
-    if code is None:
-        return "it says nothing"
-    if code >= 0:
-        return f"it exited with {code}"
-    return f"it was ended by {signal.Signals(-code).name}"
-
-
-def _event(message: Mapping[str, Any]) -> KeeperEvent:
-    fields = {name: value for name, value in message.items() if name != "report"}
-    if message["report"] == "exited":
-        failure = fields["failure"]
-        fields["by"] = EndedBy(fields["by"])
-        fields["failure"] = StartFailure(**failure) if failure else None
-    if message["report"] == "gone":
-        fields["unkillable"] = tuple(fields["unkillable"])
-    return _EVENTS[message["report"]](**fields)
-
-
-def _on_wire(command: RankCommand) -> dict[str, Any]:
-    return {
-        "local_rank": command.local_rank,
-        "argv": [_bytes_kept(word) for word in command.argv],
-        "env": {_bytes_kept(name): _bytes_kept(value) for name, value in command.env.items()},
-        "cwd": _bytes_kept(command.cwd),
-        "terminal": command.terminal,
-        "cpus": command.cpus,
-        "stdout_path": _bytes_kept(command.stdout_path),
-        "stderr_path": _bytes_kept(command.stderr_path),
-        "hook": asdict(command.hook) if command.hook else None,
-        "release": _release_on_wire(command.release) if command.release else None,
-    }
-
-
-def _release_on_wire(release: Release) -> dict[str, Any]:
-    names = {_bytes_kept(name): _bytes_kept(value) for name, value in release.names.items()}
-    return {"pid": release.pid, "names": names, "wait_ms": release.wait_ms}
-
-
-def _bytes_kept(text: str) -> str:
-    """The same bytes for the keeper, which runs in UTF-8 mode whatever the agent's locale is."""
-    return os.fsencode(text).decode("utf-8", "surrogateescape")

@@ -5,18 +5,16 @@ Implements `nvrx_async.rounds.drivers.Ranks`. A keeper that dies is replaced; it
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
 from anyio.abc import TaskStatus
 
 from nvrx_async.aside import aside
-from nvrx_async.faults import HANG, EndFacts, classify, last_lines, rank_error, state_as_extra
 from nvrx_async.job.records import IMPORTS, Assignment, EndedBy, FaultKind, Node, RankEnd, Seat
 from nvrx_async.rounds.events import (
     Event,
@@ -40,33 +38,18 @@ from nvrx_launcher.errors import KeeperStartError, RequeueError
 from nvrx_launcher.keeper.errors import FrameError
 from nvrx_launcher.keeper_link import Keeper
 from nvrx_launcher.output import Output
-from nvrx_launcher.ports import ReservedPort, reserve_port
+from nvrx_launcher.rank_ends import TAIL_LIMIT_S, RunningRanks, end_of, unstarted
 from nvrx_launcher.rank_watch import RankWatch
-from nvrx_launcher.reply_file import recorded_error
+from nvrx_launcher.round_ports import RoundPorts
 from nvrx_launcher.sweep import Verdict, prove_dead
 from nvrx_launcher.warm import WarmCrew
 from nvrx_launcher.workers import NO_FILE, RankCommand, RankJob, make_folders, rank_command, unlogged
 
-TAIL_BYTES = 64 * 1024
-TAIL_LIMIT_S = 1.0
-"""How long evidence is waited for that lies on a slow disk: the fault must be told meanwhile."""
 FOLDERS_LIMIT_S = 5.0
 """How long a log disk may take to make folders: the ranks start without them then."""
 KEEPER_LIVES_S = 10.0
 KEEPERS_AT_ONCE = 5
 """So many keepers that die this young are no accident, and each costs the whole job a round."""
-SHOWN_LINES = 5
-
-
-@dataclass(slots=True)
-class _Round:
-    """Ranks of one round under one keeper. `fenced`: the keeper killed them at its deadline."""
-
-    assignment: Assignment
-    commands: tuple[RankCommand, ...]
-    oom_kills: int
-    fenced: bool = False
-    exits: dict[int, tuple[reports.RankExited, str]] = field(default_factory=dict)
 
 
 class NodeRanks:
@@ -103,8 +86,8 @@ class NodeRanks:
         self._tell: Callable[[Event], None] = _nobody_listens
         self._job: RankJob | None = None
         self._keeper: Keeper | None = None
-        self._round: _Round | None = None
-        self._ports: dict[int, ReservedPort] = {}
+        self._round: RunningRanks | None = None
+        self._ports = RoundPorts()
         self._good_until_s = 0.0
         self._stopped = -1
         self._was_ready = False
@@ -174,8 +157,7 @@ class NodeRanks:
                     )
         finally:
             self._crew.keeper(None)
-            for port in self._ports.values():
-                port.close()
+            self._ports.close()
 
     def stand_by(self, slots: int) -> None:
         """This node is a spare: what it would start is known but for its place in the world."""
@@ -231,7 +213,7 @@ class NodeRanks:
             replace(command, env={**command.env, **linked.get(command.local_rank, {})})
             for command in commands
         )
-        self._round = _Round(assignment, commands, oom_kills())
+        self._round = RunningRanks(assignment, commands, oom_kills())
         if self._keeper is None or self._keeper.generation != generation:
             self._gone_unstarted(FaultKind.KEEPER_LOST, "its keeper is gone")
             return
@@ -299,17 +281,7 @@ class NodeRanks:
 
     async def reserve_port(self, number: int) -> PortReserved:
         """Hold a port for the round's store; those of rounds before the last one are given back."""
-        for old in [held for held in self._ports if held < number - 1]:
-            self._ports.pop(old).close()
-        if number not in self._ports:
-            try:
-                self._ports[number] = reserve_port()
-            except OSError as error:
-                raise RequeueError(
-                    f"this node cannot hold a port for the ranks' store: {error}",
-                    "see ulimit -n and the free ports",
-                ) from error
-        return PortReserved(number, self._ports[number].port)
+        return PortReserved(number, self._ports.reserve(number))
 
     async def prove(self, node: Node) -> Proven:
         """Find out whether the process behind a registration is dead, sweeping what it left."""
@@ -398,62 +370,10 @@ class NodeRanks:
         running, self._round = self._round, None
         if running is None:
             return
-        seat = running.assignment.seat
-        ends = tuple(
-            RankEnd(seat.first_rank + i, i, 0, kind, EndedBy.US, ended_utc=utc(), detail=reason)
-            for i in range(seat.slots)
-        )
-        self._tell(RanksGone(running.assignment.round, ends))
+        self._tell(RanksGone(running.assignment.round, unstarted(running, kind, reason)))
 
-    # Evidence -----------------------------------------------------------------------------------------
-
-    async def _end(self, running: _Round, local_rank: int) -> RankEnd:
-        """How a rank ended, with what its stderr and the kernel say; a rank without an exit died with its keeper."""
-        command = running.commands[local_rank]
-        rank = running.assignment.seat.first_rank + local_rank
-        known = running.exits.get(local_rank)
-        log = str(Path(command.stderr_path).parent)
-        if known is None:
-            return RankEnd(rank, local_rank, 0, FaultKind.STOPPED_BY_US, EndedBy.US, ended_utc=utc(), log=log)
-        event, ended_utc = known
-        bare = RankEnd(
-            rank,
-            local_rank,
-            event.pid,
-            None,
-            event.by,
-            exit_code=event.exit_code,
-            signal=event.signal,
-            ready=event.ran_s >= self._workers.startup_grace_s
-            or self._watch.is_ready(event.round, local_rank),
-            ran_s=round(event.ran_s, 3),
-            ended_utc=ended_utc,
-            log=log,
-        )
-        if event.failure is not None:
-            why = f"{os.strerror(event.failure.errno)}: {event.failure.path} ({event.failure.step})"
-            return replace(bare, kind=FaultKind.START_FAILED, detail=why)
-        if running.fenced:
-            return replace(bare, kind=FaultKind.FENCED, detail="killed by the keeper at its deadline")
-        tail, recorded = "", None
-        with anyio.move_on_after(TAIL_LIMIT_S), suppress(OSError):
-            tail = await aside(_tail, command.stderr_path)
-            if event.exit_code != 0:
-                path = Path(command.env["TORCHELASTIC_ERROR_FILE"])
-                recorded = await aside(recorded_error, path)
-        # What it recorded itself is better than what its stderr lets guess.
-        error = recorded or rank_error(tail, event.exit_code, event.signal)
-        facts = EndFacts(
-            event.exit_code, event.signal, event.by, tail, oom_kill=oom_kills() > running.oom_kills
-        )
-        kind, detail = classify(facts, error)
-        state, finding = self._watch.state(event.round, local_rank)
-        if state is not None:
-            bare = replace(bare, extra={HANG: state_as_extra(state)})
-        if finding is not None and kind is FaultKind.STOPPED_BY_US:
-            kind, detail = FaultKind.HANG, finding.sentence
-        lines = last_lines(tail, SHOWN_LINES) if kind is not None else ()
-        return replace(bare, kind=kind, detail=detail, error=error, last_lines=lines)
+    async def _end(self, running: RunningRanks, local_rank: int) -> RankEnd:
+        return await end_of(running, local_rank, self._watch, self._workers.startup_grace_s)
 
 
 def _written_s(path: Path) -> float | None:
@@ -461,16 +381,6 @@ def _written_s(path: Path) -> float | None:
         return path.stat().st_mtime
     except OSError:
         return None
-
-
-def _tail(path: str) -> str:
-    try:
-        with Path(path).open("rb") as log:
-            log.seek(0, os.SEEK_END)
-            log.seek(max(0, log.tell() - TAIL_BYTES))
-            return log.read().decode("utf-8", "replace")
-    except OSError:
-        return ""  # the log was lost, which the keeper has warned of: the exit status is evidence enough
 
 
 def _nobody_listens(event: Event) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-from nvrx_async.etcd.types import Deleted, KeyValue, Listing, Put, Scope, Txn, TxnResult
+from nvrx_async.etcd.types import Deleted, KeyValue, Listing, Put, Txn, TxnResult
 from nvrx_async.job.keys import Told, told_by
 from nvrx_async.rounds.drivers import Store
+from nvrx_launcher.wrapped_store import WrappedStore
 
 MOST_REPORTS = 64
 """So many reports of other nodes on a round are passed on; what a large job says of itself is in etcd."""
@@ -26,55 +27,35 @@ class ToldRecord:
     own: bool
 
 
-class RecordedStore:
-    """Implements `nvrx_async.rounds.drivers.Store`. `keep` must not block."""
+class RecordedStore(WrappedStore):
+    """Passes on what is written and seen to `keep`, which must not block."""
 
     def __init__(self, store: Store, run_id: str, keep: Callable[[ToldRecord], None]) -> None:
-        self._store = store
+        super().__init__(store)
         self._run_id = run_id
         self._keep = keep
         self._said: set[str] = set()
         self._known: dict[str, int] = {}
         self._others: dict[tuple[int, int | None], int] = {}
 
-    def follow(self, scopes: frozenset[Scope]) -> None:
-        """See `Store`."""
-        self._store.follow(scopes)
-
     async def changes(self) -> AsyncIterator[Listing | KeyValue | Deleted]:
         """See `Store`."""
-        async for change in self._store.changes():
+        async for change in self.inner.changes():
             for held in change.items if isinstance(change, Listing) else (change,):
                 if isinstance(held, KeyValue):
                     self._see(held.key, held.value, held.mod_revision, own=False)
             yield change
-
-    async def relist(self) -> tuple[Listing, ...]:
-        """See `Store`."""
-        return await self._store.relist()
 
     async def commit(self, txn: Txn) -> TxnResult:
         """See `Store`."""
         puts = [one for one in txn.then if isinstance(one, Put)]
         for put in puts:
             self._say(put)
-        result = await self._store.commit(txn)
+        result = await self.inner.commit(txn)
         if result.succeeded:
             for put in puts:
                 self._see(put.key, put.value, result.revision, own=True)
         return result
-
-    async def revoke(self, lease: int) -> None:
-        """See `Store`."""
-        await self._store.revoke(lease)
-
-    async def lead(self, elections: Scope, key: str, create_revision: int) -> bool:
-        """See `Store`."""
-        return await self._store.lead(elections, key, create_revision)
-
-    async def deposed(self, key: str, create_revision: int) -> None:
-        """See `Store`."""
-        await self._store.deposed(key, create_revision)
 
     def _say(self, put: Put) -> None:
         """What this node says of its own moments holds whatever becomes of it.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from nvrx_async.etcd import EtcdError
-from nvrx_async.etcd.types import Deleted, KeyValue, Listing, Scope, Txn, TxnResult
+from nvrx_async.etcd.types import Listing, Txn, TxnResult
 from nvrx_async.job.records import Assignment, Node
 from nvrx_async.ranklink.page import H_FIRST_STEP, H_HELLO, H_SECOND_STEP, NS, PageView
 from nvrx_async.rounds.drivers import Ranks, Store
@@ -18,6 +18,7 @@ from nvrx_launcher.rank_watch import RankWatch
 from nvrx_launcher.rank_watch_round import WatchedRound
 from nvrx_launcher.tracing_observer import RanksLook
 from nvrx_launcher.tracing_rank_starts import RankStart
+from nvrx_launcher.wrapped_store import WrappedStore
 
 
 class Witness(Protocol):
@@ -57,26 +58,18 @@ class Witness(Protocol):
         """Seconds of CLOCK_BOOTTIME."""
 
 
-class WatchedStore:
-    """Implements `nvrx_async.rounds.drivers.Store`."""
+class WatchedStore(WrappedStore):
+    """Says how long requests take, and what was committed."""
 
     def __init__(self, store: Store, witness: Witness) -> None:
-        self._store = store
+        super().__init__(store)
         self._witness = witness
-
-    def follow(self, scopes: frozenset[Scope]) -> None:
-        """See `Store`."""
-        self._store.follow(scopes)
-
-    def changes(self) -> AsyncIterator[Listing | KeyValue | Deleted]:
-        """See `Store`."""
-        return self._store.changes()
 
     async def relist(self) -> tuple[Listing, ...]:
         """See `Store`."""
         began_s, success = self._witness.now_s(), False
         try:
-            listings = await self._store.relist()
+            listings = await self.inner.relist()
             success = True
         finally:
             self._witness.requested("list", began_s, success=success)
@@ -86,7 +79,7 @@ class WatchedStore:
         """See `Store`."""
         began_s = self._witness.now_s()
         try:
-            result = await self._store.commit(txn)
+            result = await self.inner.commit(txn)
         except EtcdError:
             self._witness.requested("txn", began_s, success=False)
             raise
@@ -94,18 +87,6 @@ class WatchedStore:
         if result.succeeded:
             self._witness.committed(txn)
         return result
-
-    async def revoke(self, lease: int) -> None:
-        """See `Store`."""
-        await self._store.revoke(lease)
-
-    async def lead(self, elections: Scope, key: str, create_revision: int) -> bool:
-        """See `Store`."""
-        return await self._store.lead(elections, key, create_revision)
-
-    async def deposed(self, key: str, create_revision: int) -> None:
-        """See `Store`."""
-        await self._store.deposed(key, create_revision)
 
 
 class WatchedRanks:

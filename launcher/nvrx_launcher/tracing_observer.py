@@ -205,6 +205,7 @@ class Observer:
         """This life is over."""
         if self.round is not None:
             self._trains({}, last=True)
+            self.round.gone(now_s)  # an agent that leaves at once does not see its ranks end
             self.round.closes(now_s, self._outcome(self.round, "terminated"))
 
     # Inside -------------------------------------------------------------------------------------------

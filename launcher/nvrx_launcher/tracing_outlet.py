@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 
+from nvrx_async.aside import aside
 from nvrx_telemetry import semconv
 from nvrx_telemetry.groups import is_on
 from nvrx_telemetry.metrics import Metrics
@@ -97,7 +98,11 @@ class Outlet:
         if self._measures or not wanted:
             return
         self._measures = True
-        lost = await anyio.to_thread.run_sync(self._start, abandon_on_cancel=True)
+        try:
+            lost = await aside(self._start)
+        except OSError:  # no thread is left for it: the next look tries again
+            self._measures = False
+            return
         if lost:
             self._warn(f"no metrics are sent: {lost}")
 
@@ -106,8 +111,11 @@ class Outlet:
             return self._metrics.start()
 
     async def exposition(self) -> str:
-        """All metrics in Prometheus' text format."""
-        return await anyio.to_thread.run_sync(self._expose, abandon_on_cancel=True)
+        """All metrics in Prometheus' text format; none where no thread is left to ask for them."""
+        try:
+            return await aside(self._expose)
+        except OSError:
+            return ""
 
     def _expose(self) -> str:
         with self._turns:
@@ -124,10 +132,18 @@ class Outlet:
             tasks.start_soon(self._close_metrics)
 
     async def _close_spans(self) -> None:
-        if self._pipe is not None and not await anyio.to_thread.run_sync(self._pipe.close):
-            self._trouble.failed()
+        if self._pipe is None:
+            return
+        try:
+            if not await aside(self._pipe.close):
+                self._trouble.failed()
+        except OSError as error:
+            self._trouble.failed(str(error.strerror))
 
     async def _close_metrics(self) -> None:
-        lost = await anyio.to_thread.run_sync(self._metrics.close, LAST_SEND_S + GIVE_UP_S)
+        try:
+            lost = await aside(self._metrics.close, LAST_SEND_S + GIVE_UP_S)
+        except OSError as error:
+            lost = str(error.strerror)
         if lost:
             self._warn(f"no metrics are sent: {lost}")

@@ -187,9 +187,10 @@ def _round(run_id: str, attempt: _Attempt, number: int) -> RoundRecord:
         world=[WorldShard(0, 1, seats, ())] if seats else (),
     )
     world_size = next((one.world_size for one in seated.values()), 0)
+    node_count = next((one.group_world_size for one in seated.values()), record.node_count)
     over = attempt.outcome is not None or number in attempt.verdicts or number < max(_numbers(attempt))
     phase = Phase.ENDED if over else Phase.RUNNING  # it ran when the last line was written
-    return replace(record, world_size=record.world_size or world_size, phase=phase)
+    return replace(record, world_size=record.world_size or world_size, node_count=node_count, phase=phase)
 
 
 def _reports(attempt: _Attempt, number: int, seats: tuple[Seat, ...]) -> list[Fault]:
@@ -235,6 +236,8 @@ def _status(run_id: str, attempt: _Attempt, rounds: tuple[RoundRecord, ...], las
     )
     verdicts = [attempt.verdicts[number] for number in sorted(attempt.verdicts)]
     billed = [end for end in verdicts if is_fault(end)]
+    # The round's own account: not every fault is billed. Histories of earlier versions know the verdicts only.
+    spent = attempt.opened[max(attempt.opened)].ledger if attempt.opened else None
     return JobStatus(
         run_id=run_id,
         attempt=attempt.number,
@@ -245,11 +248,11 @@ def _status(run_id: str, attempt: _Attempt, rounds: tuple[RoundRecord, ...], las
         round=newest.number if newest is not None else 0,
         min_nodes=spec.min_nodes if spec else 0,
         max_nodes=spec.max_nodes if spec else 0,
-        nodes_present=len(living) if outcome is None else 0,
+        nodes_present=max(len(living), newest.node_count if newest else 0) if outcome is None else 0,
         world_size=newest.world_size if newest is not None else 0,
-        restarts=sum(not end.root.kind.is_membership for end in billed),
+        restarts=spent.restarts if spent else sum(not end.root.kind.is_membership for end in billed),
         max_restarts=spec.max_restarts if spec else 0,
-        lost_nodes=sum(end.root.kind.is_membership for end in billed),
+        lost_nodes=spent.membership if spent else sum(end.root.kind.is_membership for end in billed),
         last_fault=last_fault_of(outcome, billed[-1] if billed else None),
         last_asked=last_asked_of(verdicts[-1] if verdicts else None),
         outcome=outcome,

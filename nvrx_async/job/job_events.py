@@ -74,7 +74,7 @@ def of_round(record: RoundRecord) -> Iterator[JobEvent]:
     why = f": {record.why}" if record.why and record.before is None else ""
     yield JobEvent(times.opened_utc, EventKind.OPENED, f"round {number} opened{why}", number)
     if times.running_utc:
-        nodes = len(record.seats)
+        nodes = record.node_count
         where = f" on {nodes} node{'s' * (nodes != 1)}" if nodes else ""
         yield JobEvent(
             times.running_utc,

@@ -95,6 +95,7 @@ class RoundRecord:
     "" until the verdict. `reports` are the nodes' own, `done` the nodes all of whose ranks exited with 0.
     `trace_id` is where traces tell of it, 32 hexadecimal digits.
     `digest` is equal for equal evidence: interrupt, reports and root. `outcome` is set on the attempt's last.
+    `node_count`: nodes with a seat; `seats` are fewer where one node alone tells of the round.
     """
 
     run_id: str
@@ -117,6 +118,7 @@ class RoundRecord:
     before: Before | None = None
     digest: str = ""
     trace_id: str = ""
+    node_count: int = 0
 
     @property
     def ends(self) -> tuple[tuple[str, str, RankEnd], ...]:
@@ -226,6 +228,7 @@ def assembled(
         before=_before(number, before or _verdict_in(now_round, number - 1)),
         digest=_digest(interrupt, reported, root),
         trace_id=str(told.get("trace_id", "")),
+        node_count=int(told.get("nodes", 0)) or len(seats),
     )
 
 

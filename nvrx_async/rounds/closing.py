@@ -28,6 +28,7 @@ from nvrx_async.rounds import commands, policy
 from nvrx_async.rounds.events import Now
 from nvrx_async.rounds.fencing import Judge
 from nvrx_async.rounds.ladder import Verdict
+from nvrx_async.rounds.missing import Missing
 from nvrx_async.rounds.office import Office
 from nvrx_async.rounds.policy import facts_of
 from nvrx_async.rounds.root import find_root
@@ -45,6 +46,7 @@ class Case:
     judge: Judge
     nodes: dict[str, Node]
     world: World
+    missing: Missing
     exclusions: dict[str, Exclusion]
 
     @property

@@ -36,6 +36,8 @@ from nvrx_async.rounds.stop_state import ENDING, put_to_use, stop_in
 STOPPED = 143
 """Exit code of a job that a person stopped: as if every agent had got SIGTERM."""
 REQUEUE = 75
+FOR_GOOD_S = 100 * 365 * 86_400.0
+"""Who is shut out for longer is so for good: no calendar holds every end, and one command must not end all agents."""
 SHOWN = 8
 """So many answered commands are carried in the round."""
 
@@ -259,7 +261,7 @@ def _unknown(command: Command, case: Case) -> str | None:
 
 def _exclusion(command: Command, node_id: str, utc: str) -> Exclusion:
     for_s = command.extra.get("for_s")
-    limited = isinstance(for_s, int | float) and not isinstance(for_s, bool) and for_s > 0
+    limited = isinstance(for_s, int | float) and not isinstance(for_s, bool) and 0 < for_s < FOR_GOOD_S
     until = later(utc, float(for_s)) if limited and for_s is not None else ""
     return Exclusion(node_id, command.reason or f"{command.verb.value}ed", command.by, utc, until)
 

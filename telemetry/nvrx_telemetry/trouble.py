@@ -13,6 +13,16 @@ _ABORTED = ("Shutdown in progress", "Exporter already shutdown")
 _GIVEN_UP = "due to timeout, max retries or shutdown"
 """In the exporters' last line on a batch; what was wrong stands in those before it."""
 
+_SPEAKS_OTHERWISE = {
+    r"BadStatusLine('\x00\x00": "it speaks HTTP/2 there, as OTLP over gRPC does: OTEL_EXPORTER_OTLP_PROTOCOL=grpc, "
+    "or the port for HTTP, mostly 4318",
+    "Expected SETTINGS frame as the first frame": "it does not speak gRPC there: "
+    "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf, or the port for gRPC, mostly 4317",
+}
+"""What HTTP's and gRPC's clients say of the other's port, and what to do."""
+
+_RETRIES = re.compile(r",? retrying in [\d.]+s\.?")
+
 _USER = re.compile(r"//[^/\s@'\"]+@")
 _HEADER = re.compile(r"(header value: ).*", re.DOTALL)
 
@@ -61,12 +71,13 @@ class Trouble:
             if not first or quiet:
                 return
             self._told_s = now_s
-            text = f": {_without_secrets(self._reason)}" if self._reason else ""
+            text = f": {_shown(self._reason)}" if self._reason else ""
         then = "the last of it is lost" if self._ends else "the job goes on, it is tried again"
         unknown = _TAKES_NONE.search(self._reason)
         if unknown is not None:
             signal = "METRICS" if "metrics" in unknown.groups() else "TRACES"
             then = f"it takes no {signal.lower()} there; OTEL_{signal}_EXPORTER=none sends it none"
+        then = next((what for sign, what in _SPEAKS_OTHERWISE.items() if sign in self._reason), then)
         self._tell(f"telemetry cannot be delivered to {self._where}{text}; {then}")
 
     def worked(self) -> None:
@@ -75,6 +86,7 @@ class Trouble:
             self._lasts, self._reason = False, ""
 
 
-def _without_secrets(reason: str) -> str:
+def _shown(reason: str) -> str:
     """What exporters say, without the user of an endpoint and the value of a header, which they quote."""
-    return _HEADER.sub(r"\1(left out)", _USER.sub("//", reason))
+    plain = _RETRIES.sub(";", reason).rstrip("; .")  # when it tries again is not what was wrong
+    return _HEADER.sub(r"\1(left out)", _USER.sub("//", plain))

@@ -8,7 +8,18 @@ from nvrx_async.job.codec import decode, encode
 from nvrx_async.job.history import past
 from nvrx_async.job.job_events import EventKind
 from nvrx_async.job.keys import Told, told_by
-from nvrx_async.job.records import Assignment, End, Fault, FaultKind, Level, Outcome, Phase, Root, Round
+from nvrx_async.job.records import (
+    Assignment,
+    End,
+    Fault,
+    FaultKind,
+    Ledger,
+    Level,
+    Outcome,
+    Phase,
+    Root,
+    Round,
+)
 from nvrx_async.job.round_record import round_record
 from nvrx_async.job.status import JobState
 from nvrx_async.job.waterfall import waterfall
@@ -65,6 +76,21 @@ def test_how_a_job_stood_whose_etcd_is_gone():
     assert status.last_fault.sentence == END.root.sentence
     assert {rank.rank: rank.state for rank in status.ranks}[1] == "exception"
     assert status.nodes == ()
+
+
+def test_one_node_alone_knows_how_many_there_were():
+    found = past("llama", [line("registered", node("a"), attempt=0), line("spec", SPEC), *lines()[1:-1]])
+    assert found.rounds[0].node_count == 2
+    assert found.status.nodes_present == 2
+    running = [one for one in past("llama", told_lines()).events if one.kind is EventKind.RUNNING]
+    assert [one.sentence for one in running] == [f"round {n} runs: 4 ranks on 2 nodes" for n in (0, 1)]
+
+
+def test_a_fault_that_was_billed_to_nobody_is_no_restart_spent():
+    second = Round(1, Phase.RUNNING, at(61.0), at(61.5), "t1", ledger=Ledger(start_failures=1))
+    found = past("llama", [*lines()[:-1], line("round", second, attempt=0)])
+    assert (found.status.restarts, found.status.lost_nodes) == (0, 0)
+    assert found.status.last_fault.sentence == END.root.sentence
 
 
 def test_an_asked_restart_hides_no_fault():

@@ -32,6 +32,11 @@ def red(text: str) -> str:
     return f"\x1b[31m{text}\x1b[0m"
 
 
+def test_nothing_is_no_line() -> None:
+    assert packed([], 20) == [] == packed([], None)
+    assert packed([""], 20) == [""], "an empty text is an empty line"
+
+
 def test_words_stay_whole_and_later_lines_are_indented() -> None:
     text = ["job", Cell("  running", red), " for a minute, round-trip 7"]
     assert packed(text, 20, "  ") == [

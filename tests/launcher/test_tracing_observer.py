@@ -84,3 +84,16 @@ def test_starts_of_ranks_that_are_known_after_the_next_round_are_told() -> None:
     for name in (semconv.RANK_STARTUP, semconv.RANK_SETUP):
         (span,) = heard.of(name)
         assert (span.trace_id, span.parent_id) == (run_start.trace_id, run_start.span_id)
+
+
+def test_a_run_whose_end_is_not_seen_is_told_at_the_end_of_this_life() -> None:
+    observer, heard = one_rank_ran()
+    seated = Assignment(1, Seat("a", "a-1", "host", 0, 0, 1), 1, 1, "10.0.0.1", 29500)
+    observer.notice(RoundRunning(1, 1, 1, seated, "all came"), 7.0)
+    observer.released(1, 7.1)
+    observer.prepared(1, 7.2, {})
+    observer.rank_began(1, 0, 7.3)
+    observer.finish(9.0)
+    first, second = heard.of(semconv.RUN)
+    assert (first.attributes[semconv.RDZV_ROUND], second.attributes[semconv.RDZV_ROUND]) == (0, 1)
+    assert (second.start_ns, second.end_ns) == (7_300_000_000, 9_000_000_000)

@@ -169,6 +169,13 @@ def test_an_exclusion_may_have_an_end():
     assert "until 2026-01-01T00:01:30.000Z" in made.command.answer
 
 
+@pytest.mark.parametrize("for_s", [8.64e17, 10**400, 1e308, float("inf"), float("nan"), -1, True, "1"])
+@pytest.mark.parametrize("verb", [Verb.EXCLUDE, Verb.DRAIN])
+def test_an_end_that_no_calendar_holds_is_none_and_ends_no_agent(verb, for_s):
+    made = answered(verb, case("c"), "c", extra={"for_s": for_s})
+    assert (made.command.phase, made.exclude.until_utc) == (CommandPhase.DONE, "")
+
+
 def test_exclude_leaves_the_running_round_alone():
     made = answered(Verb.EXCLUDE, case("c"), "b")
     assert made.stop is None

@@ -49,10 +49,11 @@ from nvrx_async.job.records import (
     WorldShard,
 )
 from nvrx_async.job.trace import OPENED_BY, TRACEPARENT
-from nvrx_async.rounds.coordinator import NEVER_READY, REQUEUE, Coordinator
+from nvrx_async.rounds.coordinator import Coordinator
 from nvrx_async.rounds.effects import Campaign, Commit, Notify, Waiting
 from nvrx_async.rounds.events import Committed, Deposed, Elected, Refused, Tick
 from nvrx_async.rounds.fencing import SETTLE_S
+from nvrx_async.rounds.forming_round import NEVER_READY, REQUEUE
 from nvrx_async.rounds.office import ROUNDS_KEPT
 from nvrx_async.rounds.promises import Book
 from nvrx_async.rounds.seating import SEAL_KEPT

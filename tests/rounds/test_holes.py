@@ -21,7 +21,7 @@ from rounds.sim.world import SPEC, Setup, World, real_machines
 from nvrx_async.etcd.types import CreatedAt, Put, Txn
 from nvrx_async.job.codec import encode
 from nvrx_async.job.records import FaultKind, Interrupt, Node
-from nvrx_async.rounds import coordinator, entry, fencing, missing, seal
+from nvrx_async.rounds import conclusions, entry, fencing, forming_round, missing, running_round, seal
 from nvrx_async.rounds import world as last_world
 from nvrx_async.rounds.coordinator import Coordinator
 from nvrx_async.rounds.effects import Effect, StartRanks
@@ -39,7 +39,7 @@ def test_h1_a_member_that_stops_slowly_is_waited_for(*, rule: bool, monkeypatch:
     world = running(Setup(agents=3, grace_s=8.0, work_s=60.0), seed=1)
     world.slow_kills = True
     if not rule:
-        for module in (coordinator, missing, last_world):
+        for module in (conclusions, running_round, missing, last_world):
             monkeypatch.setattr(module, "is_present", lambda *_: False)
         monkeypatch.setattr(seal, "unclear", lambda *_: None)
         monkeypatch.setattr(seal, "_will_join", lambda *_: False)
@@ -168,9 +168,9 @@ def test_h5_an_outcome_waits_until_nothing_runs(*, rule: bool, monkeypatch: pyte
     world.end_rank(led, "exit")
     assert world.run_until(lambda: KEYS.interrupt(0) in world.store.keys, 5)
     if not rule:
-        for module in (coordinator, missing, last_world):
+        for module in (conclusions, running_round, missing, last_world):
             monkeypatch.setattr(module, "is_present", lambda *_: False)
-        monkeypatch.setattr(coordinator, "unclear", lambda *_: None)
+        monkeypatch.setattr(conclusions, "unclear", lambda *_: None)
         life = world.agents[led].life
         assert life is not None
         life.machines[1]._missing_for = ()  # it looks again who is missing
@@ -348,7 +348,8 @@ def test_h10_what_was_taken_for_absent_is_compared(*, rule: bool, monkeypatch: p
     """A is gone and its coordinator about to seal without it, when A registers again."""
     if not rule:
         decide = seal.seal
-        monkeypatch.setattr(coordinator, "seal", lambda *given: _none_absent(decide(*given)))
+        for module in (conclusions, forming_round):
+            monkeypatch.setattr(module, "seal", lambda *given: _none_absent(decide(*given)))
     setup = Setup(agents=3, late_s=(0.0, 0.1, 0.2), work_s=30.0).with_spec(min_nodes=2, max_nodes=3)
     world = running(setup, seed=13)
     victim = next(slot for slot in (2, 1, 0) if slot != leader(world))

@@ -16,13 +16,14 @@ from rounds.sim.world import Setup, World
 from rounds_kit import identity
 
 from nvrx_async.job.records import JobSpec, Node, Seat
-from nvrx_async.rounds import coordinator, fencing, promises, tolerance
+from nvrx_async.rounds import fencing, promises, running_round, tolerance
 from nvrx_async.rounds.coordinator import Coordinator
 from nvrx_async.rounds.effects import AskPeers, Effect
 from nvrx_async.rounds.events import Deposed, Elected, Now
 from nvrx_async.rounds.fencing import Judge
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.promises import Book, Contact, Question
+from nvrx_async.rounds.running_round import RunningRound
 
 LONG = Setup(agents=3, work_s=60.0).with_spec(max_nodes=3, outage_limit_s=30.0)
 WITH_SPARE = Setup(agents=3, late_s=(0.0, 0.1, 1.0), work_s=60.0).with_spec(outage_limit_s=30.0)
@@ -201,7 +202,7 @@ def test_h13_a_spare_that_died_before_the_outage_is_not_asked(
 ) -> None:
     """Its silence would end the tolerance of all."""
     if not rule:
-        monkeypatch.setattr(Coordinator, "_strike", lambda *_: None)
+        monkeypatch.setattr(RunningRound, "_strike", lambda *_: None)
     world = running(WITH_SPARE, 3)
     world.run(3.0)
     world.end_rank(slot_of(world, 0), "exit")  # a spare that waits when a world is sealed is recorded in it
@@ -224,12 +225,12 @@ def test_h15_leases_that_are_all_revoked_early_cost_nothing(
     The rule: a coordinator whose own session is younger than the seal gives the others time to come back.
     """
     if not rule:
-        given_up_at = coordinator.given_up_at
+        given_up_at = running_round.given_up_at
 
         def at_once(seat: Seat, nodes: dict[str, Node], since_s: float, judge: Judge, spec: JobSpec) -> float:
             return given_up_at(seat, nodes, since_s, replace(judge, older_than_seal=True), spec)
 
-        monkeypatch.setattr(coordinator, "given_up_at", at_once)
+        monkeypatch.setattr(running_round, "given_up_at", at_once)
     ended = 0
     for seed in range(4):
         world = running(LONG, seed)

@@ -142,3 +142,25 @@ def test_off_loads_no_sdk(job: Stage) -> None:
     assert told.returncode == 0, told.stderr
     assert "LOADED []" in told.stdout
     assert "SET []" in told.stdout + told.stderr
+
+
+@pytest.mark.parametrize(
+    ("port", "protocol", "hint"),
+    [
+        ("grpc_collector", "http/protobuf", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc"),
+        ("collector", "grpc", "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"),
+    ],
+)
+def test_the_port_of_the_other_protocol_is_told_as_that(
+    job: Stage, request: pytest.FixtureRequest, port: str, protocol: str, hint: str
+) -> None:
+    endpoint = request.getfixturevalue(port).endpoint
+    agent = job.launch(
+        node="a",
+        options=(*OPTIONS, "--otlp-endpoint", endpoint),
+        environment={**ON, **FAST_END, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol},
+    )
+    ranks = job.up(0, 2)
+    agent.says(f"telemetry cannot be delivered.*{hint}")
+    job.finish(ranks)
+    assert agent.ends() == 0

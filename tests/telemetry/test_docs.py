@@ -187,3 +187,21 @@ def test_the_picture_is_drawn(tmp_path) -> None:
     texts = [node.text for node in ET.parse(picture).iter() if node.text]
     assert "ftl.rendezvous" in texts
     assert "1,000 ms" in texts
+
+
+def test_a_round_that_was_not_recorded_is_told_in_a_line(tmp_path) -> None:
+    recorded = tmp_path / "spans.jsonl"
+    root = {"name": semconv.ROUND_START, "trace": "t", "attributes": {semconv.RDZV_ROUND: 0}}
+    recorded.write_text(json.dumps(root) + "\n")
+    command = [
+        sys.executable,
+        str(EXAMPLE / "picture.py"),
+        "draw",
+        str(recorded),
+        str(tmp_path / "trace.svg"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "no trace of round 1; recorded are rounds [0] (--round)\n",
+    )

@@ -214,6 +214,37 @@ def test_what_cannot_be_sent_at_the_end_is_told_with_its_reason() -> None:
     assert told == ["telemetry cannot be delivered to http://c: Connection refused; the last of it is lost"]
 
 
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (
+            "Transient error Bad Gateway encountered while exporting spans batch, retrying in 1.83s.",
+            "Transient error Bad Gateway encountered while exporting spans batch; the last of it is lost",
+        ),
+        (
+            "Transient error StatusCode.UNAVAILABLE, retrying in 0.89s. Error details: no route",
+            "Transient error StatusCode.UNAVAILABLE; Error details: no route; the last of it is lost",
+        ),
+        (
+            r"('Connection aborted.', BadStatusLine('\x00\x00\x18\x04'))",
+            (
+                r"('Connection aborted.', BadStatusLine('\x00\x00\x18\x04')); it speaks HTTP/2 there, as OTLP "
+                "over gRPC does: OTEL_EXPORTER_OTLP_PROTOCOL=grpc, or the port for HTTP, mostly 4318"
+            ),
+        ),
+    ],
+)
+def test_the_reason_is_shown_with_what_to_do_and_without_when_it_is_tried_again(
+    said: str, shown: str
+) -> None:
+    told: list[str] = []
+    trouble = Trouble("http://c", told.append)
+    trouble.heard(said)
+    trouble.ends()
+    trouble.failed()
+    assert told == [f"telemetry cannot be delivered to http://c: {shown}"]
+
+
 def test_the_reason_is_what_was_wrong_and_not_that_it_was_given_up() -> None:
     told: list[str] = []
     trouble = Trouble("http://c", told.append)

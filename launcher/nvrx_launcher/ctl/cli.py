@@ -28,6 +28,7 @@ _ETCD_OPTIONS = (
 _FORMS = ("table", "wide", "json", "yaml")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)?")
 _UNITS_S = {"ms": 0.001, None: 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_LONGEST_S = 100 * 365 * 86_400.0
 
 EXAMPLES = """\b
 Examples:
@@ -120,7 +121,10 @@ class Seconds(_Kind):
         found = _DURATION.fullmatch(str(value).strip())
         if found is None:
             self.fail(f"{value!r} is no length of time, such as 90s, 10m or 2h", param, ctx)
-        return float(found[1]) * _UNITS_S[found[2]]
+        seconds = float(found[1]) * _UNITS_S[found[2]]
+        if seconds > _LONGEST_S:
+            self.fail(f"{value} is longer than 100 years", param, ctx)
+        return seconds
 
 
 class Moment(_Kind):
@@ -132,12 +136,30 @@ class Moment(_Kind):
         """The moment, in UTC where nothing else is said."""
         found = _DURATION.fullmatch(str(value).strip())
         if found is not None:
-            return datetime.now(UTC) - timedelta(seconds=float(found[1]) * _UNITS_S[found[2]])
+            seconds = float(found[1]) * _UNITS_S[found[2]]
+            if seconds > _LONGEST_S:
+                self.fail(f"{value} is longer than 100 years", param, ctx)
+            return datetime.now(UTC) - timedelta(seconds=seconds)
         try:
             moment = datetime.fromisoformat(str(value))
         except ValueError:
             self.fail(f"{value!r} is no moment, such as 10m or 2026-01-31T10:00:00Z", param, ctx)
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+class JobName(_Kind):
+    """The name of a job: one that a key of etcd can hold."""
+
+    name = "job"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name as it is."""
+        text = str(value)
+        if not text:
+            self.fail("the name of a job is not empty", param, ctx)
+        if not text.isprintable():  # control signs, and bytes that are no UTF-8
+            self.fail(f"{text!a} is not the name of a job", param, ctx)
+        return text
 
 
 class Verbs(click.Group):

@@ -13,7 +13,9 @@ _LEAST = 8
 
 
 def packed(parts: Sequence[Cell | str], width: int | None, indent: str = "") -> list[str]:
-    """Texts one behind the other; a line that begins anew is indented. What is painted is not parted."""
+    """Texts one behind the other; a line that begins anew is indented. What is painted is not parted. None: no line."""
+    if not parts:
+        return []
     lines, used = [""], 0
     room = None if width is None else max(width, len(indent) + _LEAST)
     for part in parts:

@@ -149,7 +149,7 @@ def _numbered(folder: Path, prefix: str) -> dict[int, Path]:
     except OSError:
         return {}
     names = {entry.name.removeprefix(prefix): entry for entry in entries if entry.name.startswith(prefix)}
-    return {int(name): entry for name, entry in names.items() if name.isdigit()}
+    return {int(name): entry for name, entry in names.items() if name.isdecimal()}
 
 
 def _nothing(

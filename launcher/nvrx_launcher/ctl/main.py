@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ __all__ = ["main", "verbs"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `nvrx` with these arguments (default: the process's own) and return its exit code."""
+    _write_what_can_be_written()
     gc.disable()  # what is imported stays: to look through it again and again costs a twentieth of an answer
     try:
         code = _run(argv)
@@ -35,6 +37,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _report(error)
     _release_stdout()
     return code
+
+
+def _write_what_can_be_written() -> None:
+    """A locale that knows no bars, or a path that is no UTF-8, costs a sign and not the answer."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _run(argv: Sequence[str] | None) -> int:

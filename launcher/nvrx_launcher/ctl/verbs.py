@@ -9,6 +9,7 @@ import click
 
 from nvrx_launcher.ctl.cli import (
     F,
+    JobName,
     Moment,
     Seconds,
     all_option,
@@ -24,7 +25,7 @@ from nvrx_launcher.ctl.complete import jobs as complete_jobs
 from nvrx_launcher.ctl.complete import names as complete_names
 from nvrx_launcher.ctl.complete import nodes as complete_nodes
 
-_JOB = click.argument("job", shell_complete=complete_jobs)
+_JOB = click.argument("job", type=JobName(), shell_complete=complete_jobs)
 _LOG_DIR = click.option(
     "--log-dir",
     metavar="DIR",
@@ -64,7 +65,7 @@ def status(job: str, *, watch: bool, log_dir: str | None, **given: Any) -> None:
 
 
 @nvrx.command()
-@click.argument("job", required=False, shell_complete=complete_jobs)
+@click.argument("job", required=False, type=JobName(), shell_complete=complete_jobs)
 @etcd_options
 def top(job: str | None, **given: Any) -> None:
     """Jobs, or the ranks of one, redrawn every second."""
@@ -120,7 +121,7 @@ def rounds(job: str, *, log_dir: str | None, **given: Any) -> None:
 @all_option
 def describe(job: str, what: str | None, name: str | None, **given: Any) -> None:
     """Everything of a job, or of a node, rank or round of it."""
-    if what and (name is None or (what != "node" and not name.isdigit())):
+    if what and (name is None or (what != "node" and not name.isdecimal())):
         raise click.UsageError(
             f"describe JOB {what} needs the {'name' if what == 'node' else 'number'} of the {what}"
         )
