@@ -208,9 +208,8 @@ def test_a_node_that_comes_back_with_an_empty_etcd_waits_for_the_ranks_elsewhere
         made.news.clear()
         again = made.launch(node="n0", options=options)
         again.says(
-            r"history\.jsonl tells of attempt 0, which left no verdict: ranks of it may live elsewhere, 10 s"
+            r"history\.jsonl tells of attempt 0, which left no verdict: ranks of it may live elsewhere, 7 s"
         )
-        assert ranks["n1"].alive
         (began,) = made.up(0, 1)
         assert began.attempt == 1
         assert not ranks["n1"].alive, "no two worlds at once"
