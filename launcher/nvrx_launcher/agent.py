@@ -25,14 +25,14 @@ from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.job.live import LIVE, REACHED
 from nvrx_async.probe import Handler
 from nvrx_async.rounds.effects import Finished, Notice, Registered, RoundRunning, Waiting
-from nvrx_async.rounds.identity import Identity
+from nvrx_async.rounds.identity import Earlier, Identity
 from nvrx_async.rounds.leaving import SIGNAL_BASE
 from nvrx_launcher import log_folder
 from nvrx_launcher.addresses import given_address, unreachable
 from nvrx_launcher.agent_inject import FailPoints, orders
 from nvrx_launcher.clock import boottime_s, now
 from nvrx_launcher.collector import spared_collector
-from nvrx_launcher.config import LaunchConfig
+from nvrx_launcher.config import EmbeddedEtcd, LaunchConfig
 from nvrx_launcher.countdown import Countdown
 from nvrx_launcher.current_life import CurrentLife
 from nvrx_launcher.descriptor import console
@@ -171,6 +171,7 @@ class _Agent:
         self._registered: Registered | None = None
         self._finished = False
         self._first_attempt = 0
+        self._earlier: Earlier | None = None
         self._unreachable = ""
 
     async def run(self, signals: AsyncIterator[signal.Signals] | None) -> int:
@@ -205,6 +206,8 @@ class _Agent:
     async def _reach_and_live(self) -> int:
         folder, node = self._config.logs.folder, self._config.node
         self._first_attempt = await log_folder.made(folder)
+        if self._config.etcd.embedded is not EmbeddedEtcd.PRIVATE:
+            self._earlier = await log_folder.earlier(self._config)
         left = await anyio.to_thread.run_sync(sweep_orphans, self._config.run_id)
         if left:
             self._reporter.warn(f"ended what an earlier agent of this job had left here: {', '.join(left)}")
@@ -291,6 +294,7 @@ class _Agent:
             probe=self._probe,
             log_dir=str(self._config.logs.folder),
             first_attempt=self._first_attempt,
+            earlier=self._earlier,
         )
 
     async def _linger(self, etcd: Reached) -> None:

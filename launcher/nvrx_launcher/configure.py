@@ -23,6 +23,7 @@ from nvrx_launcher.config import (
     WorkersConfig,
 )
 from nvrx_launcher.errors import UsageError
+from nvrx_launcher.options.failure import DEFAULT_HANG_TIMEOUT_S
 from nvrx_launcher.streams import Shown
 from nvrx_telemetry.setup import TelemetryConfig, telemetry_config
 
@@ -153,7 +154,7 @@ def _workers(
 
 def _hang(line: CommandLine, notices: list[str]) -> HangPolicy | None:
     timeout_s, startup_s = line.value("hang_timeout"), line.value("hang_startup_timeout")
-    lent = line.given["hang_startup_timeout"].lent
+    lent, first_report_s = line.given["hang_startup_timeout"].lent, None
     if timeout_s is None:
         for name in ("hang_startup_timeout", "section_limits"):
             _moot(line, name, notices)
@@ -164,6 +165,8 @@ def _hang(line: CommandLine, notices: list[str]) -> HangPolicy | None:
             "which a start has, too"
         )
         startup_s = timeout_s
+    if lent:  # ft_launcher knows no limit before the client connects, nor after it
+        first_report_s, startup_s = startup_s, max(startup_s, 2 * DEFAULT_HANG_TIMEOUT_S, 2 * timeout_s)
     try:
         return hang_policy(
             timeout_s,
@@ -171,7 +174,7 @@ def _hang(line: CommandLine, notices: list[str]) -> HangPolicy | None:
             Action(line.value("hang_action")),
             startup_grace_s=line.value("startup_grace"),
             section_limits_s=line.value("section_limits"),
-            reports_optional=lent,
+            first_report_s=first_report_s,
         )
     except PolicyError as error:
         raise UsageError(error.message, error.hint) from error

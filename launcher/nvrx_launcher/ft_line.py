@@ -7,6 +7,7 @@ before the environment, and both before a file.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import TypeAlias
 
 from nvrx_launcher.errors import UsageError
@@ -48,6 +49,7 @@ def settle(givers: Givers, told: Sequence[Translated]) -> tuple[str, ...]:
         for name, assumed in one.assumed.items():
             givers[name].append(assumed)
     _one_time_out(givers["workers_stop_timeout"])
+    _larger(givers["hang_timeout"])
     _start(givers)
     notices = [notice for one in told for notice in one.notices]
     nodes = next(iter(givers["nnodes"]), None)
@@ -63,6 +65,17 @@ def settle(givers: Givers, told: Sequence[Translated]) -> tuple[str, ...]:
     return tuple(notices)
 
 
+def _larger(givers: list[Given]) -> None:
+    """Two settings mean --hang-timeout, for different moments: what holds for each may come from another giver."""
+    holding: dict[str, Given] = {}
+    for one in takewhile(lambda one: one.lent, givers):
+        holding.setdefault(one.lent, one)
+    if holding:
+        largest = max(holding.values(), key=lambda one: float(one.value))
+        givers.remove(largest)
+        givers.insert(0, largest)
+
+
 def _start(givers: Givers) -> None:
     """A time-out of beats says nothing of the start, which there has no limit of its own unless one is given.
 
@@ -72,10 +85,11 @@ def _start(givers: Givers) -> None:
     if beat is None or not beat.lent or givers["hang_startup_timeout"]:
         return
     sections = next(iter(givers["section_limits"]), None)
-    longest_s = max(sections.value.values(), default=0.0) if sections else 0.0
+    limits = sections.value.values() if sections else ()
+    longest_s = max((one for one in limits if one is not None), default=0.0)
     start_s = max(2 * DEFAULT_HANG_TIMEOUT_S, 2 * beat.value, longest_s)
     givers["hang_startup_timeout"].append(
-        Given(start_s, beat.source, beat.spelled, f"{start_s:g}", lent=True)
+        Given(start_s, beat.source, beat.spelled, f"{start_s:g}", lent=beat.lent)
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from nvrx_launcher.ft_values import any_text, folder_of, section_limits, whole_or_off
+from nvrx_launcher.ft_values import any_text, folder_of, seconds, section_limits, whole_or_off
 from nvrx_launcher.option import Inert, Refused
 
 VERSIONS: Final = ("0.4.1", "0.5.0", "0.6.0", "0.7.0")
@@ -74,7 +74,7 @@ _NO_CHECK: Final = Refused(
     "nodes are not checked before or during a round yet",
     "leave it out, and run a check of yours before nvrx-launch",
 )
-_OFF: Final = ("false", "0", "no")
+_OFF: Final = ("false", "0", "no", "off")
 
 
 def _row(name: str, meaning: Meaning, *older: str, **more: Any) -> FtOption:
@@ -111,23 +111,26 @@ _HANGS = (
     _old_row(
         "rank_heartbeat_timeout",
         Becomes("hang_timeout", "seconds; the larger one of this and rank_out_of_section_timeout"),
+        read=seconds,
     ),
     _old_row(
         "rank_out_of_section_timeout",
         Becomes("hang_timeout", "seconds; the larger one of this and rank_heartbeat_timeout"),
+        read=seconds,
     ),
     _old_row(
         "initial_rank_heartbeat_timeout",
         Becomes(
             "hang_startup_timeout",
-            "seconds since the start of the process, for ranks that report; at least hang_timeout",
+            "seconds from init_workload_monitoring to the first report; at least hang_timeout",
         ),
+        read=seconds,
     ),
     _old_row(
         "rank_section_timeouts",
         Becomes(
             "section_limits",
-            "seconds; where it is none, hang_timeout holds; of step and warmup the longer one is that of all steps",
+            "seconds, off where it is none; of step and warmup the longer one is that of all steps",
         ),
         read=section_limits,
     ),

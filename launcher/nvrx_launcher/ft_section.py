@@ -10,6 +10,7 @@ from nvrx_launcher.errors import UsageError
 from nvrx_launcher.ft_options import BY_KEY, FT_OPTIONS
 from nvrx_launcher.ft_translate import Setting, Translated, translated
 from nvrx_launcher.option import Source
+from nvrx_launcher.options import OPTIONS
 
 NAME: Final = "fault_tolerance"
 MAPPINGS: Final = frozenset({"rank_section_timeouts"})
@@ -51,5 +52,7 @@ def _hint(key: str) -> str:
     for option in FT_OPTIONS:
         if option.name == key:
             return f"give {option.shown} on the command line"
+    if any(option.name == key for option in OPTIONS):
+        return f"options of nvrx-launch stand outside of {NAME}"
     close = get_close_matches(key, BY_KEY, n=1, cutoff=0.6)
     return f"did you mean {close[0]}?" if close else f"options of nvrx-launch stand outside of {NAME}"

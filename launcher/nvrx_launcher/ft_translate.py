@@ -51,7 +51,6 @@ def translated(where: str, settings: Sequence[Setting]) -> Translated:
             given.setdefault(one.option.meaning.option, []).append(
                 _given(one, one.option.meaning.option, text)
             )
-    given.get(_HANG, []).sort(key=lambda one: -one.value)
     return Translated(
         {name: tuple(ones) for name, ones in given.items()}, _assumed(last), tuple(_notices(where, last))
     )
@@ -69,7 +68,7 @@ def _text(one: Setting) -> str | None:
 
 def _given(one: Setting, name: str, text: str) -> Given:
     found = read(_OURS[name], one.spelled, text, one.source)
-    return Given(found.value, found.source, found.spelled, found.text, lent=True)
+    return Given(found.value, found.source, found.spelled, found.text, lent=one.option.name)
 
 
 def _spelled(one: Setting) -> str:
@@ -115,7 +114,6 @@ def _notices(where: str, settings: Iterable[Setting]) -> Iterator[str]:
         elif text is None:
             off = "; --hang-timeout off turns it off" if meaning.option == _HANG else ""
             yield f"{_spelled(one)} turns nothing off: {_OURS[meaning.option].shown} is as without it{off}"
-        yield from _of_sections(one)
     if nothing:
         told = "; ".join(f"{', '.join(names)} ({line})" for line, names in nothing.items())
         yield f"{where}: these change nothing: {told}"
@@ -126,13 +124,3 @@ def _notices(where: str, settings: Iterable[Setting]) -> Iterator[str]:
 def _short(one: Setting) -> str:
     """As it is known where the place has been told."""
     return one.option.name if one.source is Source.FILE else one.spelled
-
-
-def _of_sections(one: Setting) -> Iterator[str]:
-    """Sections without a limit there have one here."""
-    if one.option.name != "rank_section_timeouts" or one.text is None:
-        return
-    parts = [part.rpartition(":") for part in one.text.split(",")]
-    free = [name.strip() for name, _, text in parts if name and text.strip().lower() in ("none", "null", "")]
-    if free:
-        yield f"{one.spelled}: {', '.join(free)} without a limit: --hang-timeout holds there"

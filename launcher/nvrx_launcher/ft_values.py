@@ -15,6 +15,13 @@ def any_text(value: str) -> str | None:
     return None if value.strip().lower() in _NONE else value
 
 
+def seconds(value: str) -> str | None:
+    """A number; there is no word that turns a limit off."""
+    if value.strip().lower() == "off":
+        raise BadValueError("not a number of seconds", "--hang-timeout off looks for no hangs")
+    return any_text(value)
+
+
 def whole_or_off(value: str) -> str | None:
     """Zero and less turn a limit off there, only zero does here."""
     text = any_text(value)
@@ -27,19 +34,25 @@ def folder_of(value: str) -> str | None:
 
 
 def section_limits(value: str) -> str | None:
-    """`name:seconds,name:none` as `name=seconds`; a section without a limit has that of all others here.
+    """`name:seconds,name:none` as `name=seconds,name=off`.
 
     A step of the first iterations has the limit of a section `warmup` there; here the longer one is that of all steps.
     """
-    found: dict[str, float] = {}
+    found: dict[str, float | None] = {}
     for part in value.split(","):
         if not part.strip():
             continue
         name, separator, seconds = (piece.strip() for piece in part.rpartition(":"))
         if not separator or not name:
             raise BadValueError(f"{part.strip()!r} is not section:seconds", "such as setup:600,step:180")
-        if any_text(seconds) is not None:
-            found |= read_limits(f"{name}={seconds}")
-    if {"step", "warmup"} <= found.keys():
-        found["step"] = max(found["step"], found["warmup"])
-    return ",".join(f"{name}={limit_s}".removesuffix(".0") for name, limit_s in found.items()) or None
+        if name in found:
+            raise BadValueError(f"{name} is given twice")
+        found |= read_limits(f"{name}={any_text(seconds) or 'off'}")
+    step_s, warmup_s = found.get("step"), found.get("warmup")
+    if step_s is not None and warmup_s is not None:
+        found["step"] = max(step_s, warmup_s)
+    return ",".join(f"{name}={_seconds(limit_s)}" for name, limit_s in found.items()) or None
+
+
+def _seconds(limit_s: float | None) -> str:
+    return "off" if limit_s is None else str(limit_s).removesuffix(".0")

@@ -14,6 +14,7 @@ from nvrx_async.job.codec import SCHEMA, encode
 from nvrx_async.job.keys import Told
 from nvrx_async.job.records import FaultKind, JobSpec, Phase, RankEnd
 from nvrx_async.job.times import as_utc
+from nvrx_async.job.unfinished import LAUNCH_ID
 from nvrx_async.rounds.effects import (
     Commanded,
     Finished,
@@ -25,13 +26,17 @@ from nvrx_async.rounds.effects import (
 )
 from nvrx_launcher.recorded_store import ToldRecord
 
+FILE = "history.jsonl"
+"""Its name in the job's log folder."""
+
 
 class History:
     """Appends what ends a round, and the outcome. A disk that takes nothing costs the mirror, never the job."""
 
-    def __init__(self, path: Path, spec: JobSpec | None = None) -> None:
+    def __init__(self, path: Path, spec: JobSpec | None = None, launch_id: str | None = None) -> None:
         self._file = _Appended(path)
         self._spec = spec
+        self._launch_id = launch_id
 
     def add(self, notice: Notice) -> None:
         """Note a notice that tells of the whole job; others are passed over. Blocks on the disk."""
@@ -40,7 +45,8 @@ class History:
                 told = b'{"record":"registered","attempt":%d,' % attempt
                 self._file.append(told + encode(node)[1:] + b"\n")
                 if self._spec is not None:
-                    self._append(b"spec", encode(self._spec))
+                    launch = b'"%s":%s,' % (LAUNCH_ID.encode(), orjson.dumps(self._launch_id))
+                    self._append(b"spec", b"{" + launch + encode(self._spec)[1:])
             case Judged(end=end):
                 self._append(b"end", encode(end))
             case Commanded(command_id=command_id, command=command):

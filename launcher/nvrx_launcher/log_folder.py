@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import anyio
 
 from nvrx_async.aside import aside
+from nvrx_launcher.earlier import earlier_attempt
 from nvrx_launcher.errors import NotReadyError, UsageError
 from nvrx_launcher.workers import first_attempt
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from nvrx_async.rounds.identity import Earlier
+    from nvrx_launcher.config import LaunchConfig
 
 ETCD_LOG = "etcd.log"
 """What an etcd started here says, in the job's folder."""
@@ -36,6 +41,14 @@ async def made(folder: Path) -> int:
         ) from None
     except OSError as error:
         raise UsageError(f"--log-dir: {folder}: {error.strerror}", "give another --log-dir") from error
+
+
+async def earlier(config: LaunchConfig) -> Earlier | None:
+    """An attempt that left no verdict, as the folder tells; a disk that does not answer tells of none."""
+    folder, node_id = config.logs.folder, config.node.node_id
+    with anyio.move_on_after(ANSWER_LIMIT_S), suppress(OSError):
+        return await aside(earlier_attempt, folder, config.run_id, node_id, config.launch_id)
+    return None
 
 
 def _made(folder: Path) -> int:

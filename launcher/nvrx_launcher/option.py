@@ -94,14 +94,14 @@ class Given:
     """The value of an option in this run.
 
     `spelled` is how its giver wrote the option or the variable, with file and line where it stands in one; `text`
-    how the giver wrote the value. `lent`: a setting of ft_launcher stands for the option.
+    how the giver wrote the value. `lent`: the setting of ft_launcher that stands for the option, empty for none.
     """
 
     value: Any
     source: Source
     spelled: str
     text: str = ""
-    lent: bool = False
+    lent: str = ""
 
     @property
     def by_user(self) -> bool:

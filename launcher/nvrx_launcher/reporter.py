@@ -17,7 +17,7 @@ from nvrx_async.rounds.effects import Finished, Notice
 from nvrx_launcher.clock import boottime_s, now
 from nvrx_launcher.config import LaunchConfig
 from nvrx_launcher.console import Console
-from nvrx_launcher.history import DecisionLog, History, HistoryThread
+from nvrx_launcher.history import FILE, DecisionLog, History, HistoryThread
 from nvrx_launcher.output import Output
 from nvrx_launcher.palette import palette_for
 from nvrx_launcher.reply_file import write_reply
@@ -50,7 +50,9 @@ class Reporter:
             summary_file=config.logs.summary,
             before_line=output.break_line,
         )
-        self.history = HistoryThread(History(config.logs.folder / "history.jsonl", config.job), files.do)
+        self.history = HistoryThread(
+            History(config.logs.folder / FILE, config.job, config.launch_id), files.do
+        )
         self._decisions = DecisionLog(config.logs.folder / f"agent-{os.getpid()}.log")
 
     def say(self, text: str) -> None:

@@ -203,10 +203,10 @@ def pairs(value: str) -> dict[str, str]:
     return found
 
 
-def section_limits(value: str) -> dict[str, float]:
-    """`section=seconds,section=seconds`."""
-    read = seconds(1)
-    found: dict[str, float] = {}
+def section_limits(value: str) -> dict[str, float | None]:
+    """`section=seconds,section=off`; None for a section without a limit."""
+    read = seconds_or_off(1)
+    found: dict[str, float | None] = {}
     for name, text_of_name in pairs(value).items():
         try:
             found[name] = read(text_of_name)

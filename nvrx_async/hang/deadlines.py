@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -92,9 +93,15 @@ def _all(
     done_s = page.done_s
     sections = [one for one in page.sections if done_s is None or one.start_s >= done_s]
     closed = {one.name for one in page.names if one.seen}
+    starts = _starts(page, policy)
     for section in sections:
         first = section.name not in closed
-        yield from _of_section(section, page.at_s, limits, policy, first=first, started_s=started_s)
+        first_step = (starts and section.name not in policy.section_limits_s) or (
+            first and section.name == STEP
+        )
+        yield from _of_section(
+            section, page.at_s, limits, policy, first=first, first_step=first_step, started_s=started_s
+        )
     if done_s is not None:
         if not sections:
             yield _end(page, done_s, policy)
@@ -102,7 +109,7 @@ def _all(
     spoken = page.principal
     if spoken is None:
         if expected and not sections:
-            yield _hard(started_s, policy.startup_s, stall("start", started_s), _of_start(page))
+            yield _start(page, policy, started_s)
         return
     if spoken.open_sections == 0:
         at = (
@@ -111,8 +118,7 @@ def _all(
             else "it did report before"
         )
         what = f"reported nothing more ({at})"
-        starts = bool(closed) and STEP not in closed and spoken.step is None
-        first = starts or spoken.reports < _FRAME_A_STEP
+        first = (starts and bool(closed)) or spoken.reports < _FRAME_A_STEP
         limit_s = _patience_s(spoken.last_s, policy, first_step=first, started_s=started_s)
         subject = stall(REPORTS, spoken.last_s)
         yield _hard(spoken.last_s, limit_s, subject, what)
@@ -138,6 +144,21 @@ def _end(page: PageView, done_s: float, policy: HangPolicy) -> Deadline:
     )
 
 
+def _starts(page: PageView, policy: HangPolicy) -> bool:
+    """Whether sections are known by name, and no step has begun: what lies between them is still the start."""
+    spoken = page.principal
+    seen = any(one.name == STEP for one in page.sections) or any(one.name == STEP for one in page.names)
+    return bool(policy.section_limits_s) and not seen and (spoken is None or spoken.step is None)
+
+
+def _start(page: PageView, policy: HangPolicy, started_s: float) -> Deadline:
+    """Of a rank that has not reported."""
+    since_s, limit_s = started_s, policy.startup_s
+    if policy.first_report_s is not None and page.hello_s is not None:
+        since_s, limit_s = page.hello_s, policy.first_report_s
+    return _hard(since_s, limit_s, stall("start", since_s), _of_start(page))
+
+
 def _of_start(page: PageView) -> str:
     """How far a rank has come that has not begun to train."""
     if any(one.reports for one in page.threads):
@@ -152,18 +173,22 @@ def _of_section(
     policy: HangPolicy,
     *,
     first: bool,
+    first_step: bool,
     started_s: float,
 ) -> Iterator[Deadline]:
     """Deadlines of an open section. One that is interrupted by an inner one is late only if it was before.
 
-    `first`: this process is in it for the first time, which experience says nothing of.
+    `first`: this process is in it for the first time, which experience says nothing of. `first_step`: it is the first
+    step, or something before it that no limit is known of.
     """
     key, what = section_key(section.name), f"is still in section {section.name}"
     # As if all the time in it had been one piece that goes on until now.
     since_s = now_s - section.own_s
     subject = section_subject(section)
     limit_s = policy.limit_of_section_s(section.name, section.limit_s)
-    if section.limit_s is None and first and section.name == STEP:
+    if math.isinf(limit_s):
+        return
+    if section.limit_s is None and first_step:
         limit_s = max(limit_s, _patience_s(since_s, policy, first_step=True, started_s=started_s))
     if section.runs or section.own_s >= limit_s:
         yield _hard(since_s, limit_s, subject, what)
@@ -176,7 +201,7 @@ def _patience_s(since_s: float, policy: HangPolicy, *, first_step: bool, started
     """The time-out; a first step has the whole start, where a person said how long that may take."""
     if not (first_step and policy.startup_given):
         return policy.timeout_s
-    return max(policy.timeout_s, started_s + policy.startup_s - since_s)
+    return max(policy.timeout_s, started_s + policy.first_step_s - since_s)
 
 
 def _hard(since_s: float, limit_s: float, subject: str, sentence: str) -> Deadline:

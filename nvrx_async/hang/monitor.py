@@ -128,7 +128,7 @@ class HangMonitor:
         self._pause_s = pause_s
         self._ranks = {local_rank: _Rank(now_s) for local_rank in ranks}
         self._known = dict(known)
-        self._expected = expected or (policy.startup_given and not policy.reports_optional)
+        self._expected = expected or (policy.startup_given and policy.first_report_s is None)
         self._alive_s = now_s
         self._not_before_s = 0.0
         self.seen: dict[str, float] = {}
@@ -188,8 +188,9 @@ class HangMonitor:
 
     def _look_s(self, pages: Iterable[PageView]) -> float:
         """Seconds between two looks: what begins right after one must not be late before the next."""
-        told = [one.limit_s for page in pages for one in page.names if one.limit_s is not None]
-        shortest_s = min([*self._policy.section_limits_s.values(), *told], default=math.inf)
+        told = [one.limit_s for page in pages for one in page.names]
+        limits = [*self._policy.section_limits_s.values(), *told]
+        shortest_s = min((one for one in limits if one is not None), default=math.inf)
         return min(self._policy.timeout_s / _LOOKS_PER_TIMEOUT, max(shortest_s, _LEAST_LOOK_S))
 
     def open_sections(self, pages: Mapping[int, PageView]) -> tuple[OpenSection, ...]:

@@ -76,7 +76,8 @@ def open_section(
     if not running:
         return None
     last_s, inner = max(running, key=lambda one: one[0])
-    limit_s = max(policy.limit_of_section_s(one.name, one.limit_s) for one in named)
+    limits = (policy.limit_of_section_s(one.name, one.limit_s) for one in named)
+    limit_s = max(one for one in limits if math.isfinite(one))
     return OpenSection(rank, node, inner.name, section_subject(inner), inner.start_s, last_s, limit_s)
 
 

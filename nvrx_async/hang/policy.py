@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -34,16 +35,18 @@ class HangPolicy:
 
     `timeout_s`: a rank without progress for this long is hung, whatever was learned. `startup_s`: time from the
     start of the process to its first report, and from its last one to its end. `startup_given`: a person
-    set it, so every rank is expected to report, unless `reports_optional`.
-    `section_limits_s`: by name of a section, where the script brings no limit. `floor_s`: no learned limit is shorter.
+    set it, so every rank is expected to report, unless `first_report_s` is set: then nobody need report, who has
+    connected has so long for its first report, and `startup_s` is for what comes before, and for the end.
+    `section_limits_s`: by name of a section, where the script brings no limit; None for no limit at all. `floor_s`: no
+    learned limit is shorter.
     """
 
     timeout_s: float
     startup_s: float
     action: Action = Action.RESTART
     startup_given: bool = False
-    reports_optional: bool = False
-    section_limits_s: Mapping[str, float] = field(default_factory=dict)
+    first_report_s: float | None = None
+    section_limits_s: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def floor_s(self) -> float:
@@ -51,8 +54,16 @@ class HangPolicy:
         return max(self.timeout_s * _FLOOR_PART, min(self.timeout_s, _LEAST_LEARNED_S))
 
     def limit_of_section_s(self, name: str, own_s: float | None) -> float:
-        """How long a section may take: by the script (`own_s`), else by its name, else the time-out."""
-        return self.section_limits_s.get(name, self.timeout_s) if own_s is None else own_s
+        """How long a section may take: by the script (`own_s`), else by its name, else the time-out. Can be inf."""
+        if own_s is not None:
+            return own_s
+        limit_s = self.section_limits_s.get(name, self.timeout_s)
+        return math.inf if limit_s is None else limit_s
+
+    @property
+    def first_step_s(self) -> float:
+        """What a person said of the start is for the first step, too."""
+        return self.startup_s if self.first_report_s is None else self.first_report_s
 
     @property
     def probe_s(self) -> float:
@@ -66,8 +77,8 @@ def hang_policy(
     action: Action,
     *,
     startup_grace_s: float,
-    section_limits_s: Mapping[str, float] | None = None,
-    reports_optional: bool = False,
+    section_limits_s: Mapping[str, float | None] | None = None,
+    first_report_s: float | None = None,
 ) -> HangPolicy:
     """Derive what was not given and refuse what cannot be meant.
 
@@ -77,7 +88,7 @@ def hang_policy(
         action: what a finding leads to.
         startup_grace_s: how long a rank has to live to count as ready.
         section_limits_s: see `HangPolicy`.
-        reports_optional: the same.
+        first_report_s: the same.
 
     Raises:
         PolicyError: a start has less time than a step, or less than it takes to count as ready.
@@ -95,6 +106,6 @@ def hang_policy(
         chosen_s,
         action,
         startup_given=startup_s is not None,
-        reports_optional=reports_optional,
+        first_report_s=first_report_s,
         section_limits_s=section_limits_s or {},
     )

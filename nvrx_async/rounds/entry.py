@@ -154,7 +154,7 @@ class Entrance:
             return Pause("reading the job's keys")
         keys = self._keys(mirror)
         if keys is None:
-            return self._open(AttemptKeys(self._me.run_id, self._me.first_attempt), mirror, now)
+            return self._begin(mirror, now)
         inside = self._inside(keys, mirror)
         if inside is not None:
             return inside
@@ -173,6 +173,23 @@ class Entrance:
         if self._me.attempt is not None or self._same_launch(job.launch_id):
             return self._enter(keys, job, mirror, now)
         return self._enter_or_succeed(keys, job, mirror, now)
+
+    def _begin(self, mirror: Mirror, now: Now) -> Entry:
+        """The first attempt that etcd knows of; an earlier one that it has forgotten must be over."""
+        first, earlier = AttemptKeys(self._me.run_id, self._me.first_attempt), self._me.earlier
+        if earlier is None or self._me.takeover:
+            return self._open(first, mirror, now)
+        if self._empty_since_s is None:
+            self._empty_since_s = now.s
+        ready_s = self._empty_since_s + earlier.wait_s
+        if now.s >= ready_s:
+            return self._open(first, mirror, now)
+        return Pause(
+            f"etcd is new here and knows nothing of run id {first.run_id}, but {earlier.path} tells of attempt "
+            f"{earlier.attempt}, which left no verdict: ranks of it may live elsewhere, {earlier.wait_s:g} s at most; "
+            f"then attempt {first.attempt} begins (--takeover if you know that they are dead)",
+            ready_s,
+        )
 
     def _late(self, keys: AttemptKeys, outcome: Outcome, mirror: Mirror) -> Adopt | Prove | None:
         """The verdict of an attempt that this agent came too late for; None where it begins another one.
@@ -199,7 +216,7 @@ class Entrance:
         """The end of an agent whose attempt or launch is not the job's any more."""
         if self._me.attempt is not None and self._me.attempt != keys.attempt:
             return Superseded(f"attempt {keys.attempt} replaced attempt {self._me.attempt}")
-        if job is not None and _restarted_by_scheduler(self._me.launch_id, job.launch_id):
+        if job is not None and restarted_by_scheduler(self._me.launch_id, job.launch_id):
             return Refuse(
                 f"this agent belongs to launch {self._me.launch_id}, which launch {job.launch_id} of run id "
                 f"{keys.run_id} has replaced\n\nhint: end what the earlier launch left on this node"
@@ -241,7 +258,7 @@ class Entrance:
     def _succeed(self, keys: AttemptKeys, job: Job, mirror: Mirror, now: Now) -> Entry:
         """The attempt has no node left and no verdict: the next one may begin when its ranks are surely dead."""
         following = AttemptKeys(keys.run_id, keys.attempt + 1)
-        if self._me.takeover or _restarted_by_scheduler(job.launch_id, self._me.launch_id):
+        if self._me.takeover or restarted_by_scheduler(job.launch_id, self._me.launch_id):
             return self._open(following, mirror, now, Empty(keys.nodes))
         if self._empty_since_s is None:
             self._empty_since_s = now.s
@@ -407,7 +424,7 @@ def _left_reason(keys: AttemptKeys, spec: JobSpec, unproven: Sequence[Seat]) -> 
     )
 
 
-def _restarted_by_scheduler(old: str | None, new: str | None) -> bool:
+def restarted_by_scheduler(old: str | None, new: str | None) -> bool:
     """Whether the same scheduler job started again, which it does only when its old processes are gone."""
     if old is None or new is None:
         return False

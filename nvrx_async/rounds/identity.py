@@ -8,6 +8,18 @@ from nvrx_async.job.records import Node, Process
 
 
 @dataclass(frozen=True, slots=True)
+class Earlier:
+    """An attempt that left no verdict, and that etcd does not know.
+
+    `wait_s`: its ranks are surely dead so long after now. `path`: the file that tells of it.
+    """
+
+    attempt: int
+    wait_s: float
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Identity:
     """All that this agent knows of itself before it has read a key.
 
@@ -16,7 +28,7 @@ class Identity:
     that an attempt which left no verdict is dead. `attempt` is the one that an earlier life of this process was
     in: the process belongs to it and to no other. `probe` is where it answers questions, `host:port`.
     `log_dir`: the folder on this node that the job's output is written below. `first_attempt`: the number to
-    begin with where etcd knows of no attempt.
+    begin with where etcd knows of no attempt. `earlier`: what has to be waited for in that case.
     """
 
     run_id: str
@@ -35,6 +47,7 @@ class Identity:
     probe: str = ""
     log_dir: str = ""
     first_attempt: int = 0
+    earlier: Earlier | None = None
 
     def node(self, node_id: str, registered_utc: str, succeeds: str | None) -> Node:
         """This agent's registration under the id it took."""

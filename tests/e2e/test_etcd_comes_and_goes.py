@@ -6,11 +6,12 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from support.etcd_server import EtcdProcess, free_ports
-from support.stage import Stage, stage
+from support.stage import News, Stage, stage
 
 TTL_S = 3
 SHORT = ("--lease-ttl", str(TTL_S), "--etcd-embedded", "off")
@@ -187,3 +188,41 @@ def test_a_signal_during_an_outage_ends_the_agent(on_own_etcd: Stage, own_etcd: 
     os.kill(agent.pid, signal.SIGTERM)
     assert agent.ends(bound_s=20) == 143, on_own_etcd.told()
     assert not on_own_etcd.watch(rank.pid).alive
+
+
+def test_a_node_that_comes_back_with_an_empty_etcd_waits_for_the_ranks_elsewhere() -> None:
+    """Its own etcd was the job's, MIN is met by it alone, and ranks on the other node live until their T."""
+    (port,) = free_ports(1)
+    with stage(f"127.0.0.1:{port}") as made:
+        options = ("--nnodes", "1:2", "--nproc-per-node", "1", "--lease-ttl", "3", "--grow-pause", "0")
+        options = (*options, "--rdzv-conf", "last_call_timeout=0.1")
+        first = made.launch(node="n0", options=options)
+        first.says("started here at")
+        other = made.launch(node="n1", options=options)
+        ranks = {news.node: made.watch(news.pid) for news in both_up(made)}
+        other.freeze()  # so that only its keeper ends its rank, and only at T
+        for pid in [first.pid, *first.processes()]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        first.ends()
+        made.news.clear()
+        again = made.launch(node="n0", options=options)
+        again.says(
+            r"history\.jsonl tells of attempt 0, which left no verdict: ranks of it may live elsewhere, 7 s"
+        )
+        (began,) = made.up(0, 1)
+        assert began.attempt == 1
+        assert not ranks["n1"].alive, "no two worlds at once"
+        made.finish([began])
+        assert again.ends() == 0, made.told()
+
+
+def both_up(on: Stage) -> list[News]:
+    """The ranks of the first round that both nodes are in."""
+
+    def found() -> list[News]:
+        worlds = [news for news in on.news if news.word == "up" and news.world_size == 2]
+        newest = [news for news in worlds if news.round == max(one.round for one in worlds)]
+        return newest if len(newest) == 2 else []
+
+    return on.until(found, "a round of both nodes")

@@ -56,12 +56,19 @@ def test_a_hang_is_found_at_the_time_out_of_the_file(job: Stage, case: str, limi
     assert job.held()["0/round"].value["number"] == 1
     assert agent.said(r"these change nothing: workload_check_interval \(nothing is polled")
     assert agent.said(r"these ask for what happens anyway: rank_termination_signal")
-    assert agent.said(r"rank_section_timeouts: checkpointing without a limit: --hang-timeout holds")
 
 
 def test_a_section_may_take_as_long_as_the_file_says(job: Stage) -> None:
     """Longer than all else may: no wrong kill."""
     agent = launched(job, "setup", beat=3, step=3)
+    assert agent.ends(bound_s=60) == 0, job.told()
+    assert job.held()["0/round"].value["number"] == 0, job.told()
+
+
+@pytest.mark.parametrize("case", ["saves", "late", "ends"])
+def test_what_has_no_limit_there_ends_nobody_here(job: Stage, case: str) -> None:
+    """A section whose limit is null, what comes before the client connects, and what comes after it."""
+    agent = launched(job, case, beat=1, step=1, start=1)
     assert agent.ends(bound_s=60) == 0, job.told()
     assert job.held()["0/round"].value["number"] == 0, job.told()
 

@@ -139,20 +139,63 @@ def test_a_start_of_several_sections_lasts_until_the_first_step():
             told = tuple(NameView(name, 1, 9.0, 0.0) for name in names)
             return still(page(now, thread(50.0, step, reports=2), names=told))
 
-        policy = HangPolicy(100.0, 400.0, startup_given=True)
+        policy = HangPolicy(100.0, 400.0, startup_given=True, section_limits_s=limits)
         return [at_s for at_s, _, _ in run(monitor(policy), 500, rank, start_s=51.0)]
 
+    limits = {"setup": 90.0}
     assert after("setup") == [400.0]
     assert after("setup", "step") == [150.0]
     assert after("setup", step=0) == [150.0]
     assert after() == [150.0], "beats alone: the second one is the end of a step"
+    limits = {}
+    assert after("setup") == [150.0], "nobody has named the parts of this job, which may have no steps"
+
+
+def test_a_job_without_steps_and_without_named_limits_learns_what_lies_between_its_sections():
+    def rank(now: float) -> Seen:
+        names = (NameView("epoch", 9, 9.0, 9.0),)
+        return still(page(now, thread(min(now, 30.0), reports=9), names=names))
+
+    assert [at_s for at_s, _, _ in run(monitor(known={"reports": 50.0}), 95, rank)] == [80.0]
+
+
+@pytest.mark.parametrize(("name", "found"), [("load", [400.0]), ("setup", [140.0]), ("step", [400.0])])
+def test_a_section_that_nobody_has_named_is_part_of_the_start_before_the_first_step(name, found):
+    def rank(now: float) -> Seen:
+        return busy(page(now, thread(50.0, opened=1), sections=(section(name, now, now - 50.0),)))
+
+    policy = HangPolicy(60.0, 400.0, startup_given=True, section_limits_s={"setup": 90.0, "step": 30.0})
+    assert [at_s for at_s, _, _ in run(monitor(policy), 500, rank, start_s=51.0)] == found
+
+
+def test_a_section_without_any_limit_is_watched_from_outside_only():
+    """Nobody is killed for it, and nobody is excused by it: it has no end that others could wait for."""
+
+    def at_work(now: float) -> Seen:
+        return busy(page(now, thread(5.0, 1, opened=1), sections=(section("save", now, now - 5.0),)))
+
+    def stands(now: float) -> Seen:
+        return still(page(now, thread(5.0, 1, opened=1), sections=(section("save", now, now - 5.0),)))
+
+    policy = HangPolicy(100.0, 200.0, section_limits_s={"save": None})
+    assert run(monitor(policy), 5000, at_work, start_s=6.0) == []
+    assert [hung for _, _, hung in run(monitor(policy), 500, stands, start_s=6.0)] == [False]
+    assert monitor(policy).open_sections({0: at_work(50.0).page}) == ()
 
 
 def test_a_limit_for_starts_that_are_watched_only_where_ranks_report():
     """As ft_launcher's limit of the first heartbeat: it judges who has said hello and reported, nobody else."""
-    policy = HangPolicy(100.0, 400.0, startup_given=True, reports_optional=True)
+    policy = HangPolicy(100.0, 400.0, startup_given=True, first_report_s=150.0)
     assert run(monitor(policy), 900, silent_busy) == []
     assert [at_s for at_s, _, _ in run(monitor(policy, expected=True), 900, silent_busy)] == [400.0]
+
+    def connects(now: float) -> Seen:
+        return busy(page(now, hello_s=170.0 if now >= 170 else None))
+
+    found = run(monitor(policy, expected=True), 900, connects)
+    assert [at_s for at_s, _, _ in found] == [pytest.approx(320.0)], (
+        "it counts from where the client connected"
+    )
 
 
 def test_an_inner_section_is_judged_by_its_own_deadline_though_an_outer_one_is_fresh():

@@ -153,7 +153,7 @@ def test_monitors_of_nics_that_0_4_1_turned_on_by_itself_are_refused(tmp_path):
             "section_limits",
             {"setup": 900.0, "step": 60.0, "checkpointing": 300.5},
         ),
-        ("--ft-rank-section-timeouts setup:none,step:60", "section_limits", {"step": 60.0}),
+        ("--ft-rank-section-timeouts setup:none,step:60", "section_limits", {"setup": None, "step": 60.0}),
         (
             "--ft-rank-section-timeouts step:60,warmup:300",
             "section_limits",
@@ -183,6 +183,17 @@ def test_an_option_of_ours_outranks_the_one_that_means_the_same():
     assert (found.value, found.source) == ("/a", Source.ENVIRONMENT)
 
 
+def test_the_larger_time_out_holds_whoever_gave_it(tmp_path):
+    """Beats and what lies between sections are two things there: the command line's for one is none for the other."""
+    path = tmp_path / "ft.yaml"
+    path.write_text("fault_tolerance: {rank_out_of_section_timeout: 300, rank_heartbeat_timeout: 900}\n")
+    line = ("--ft-cfg-path", str(path), "--ft-rank-heartbeat-timeout", "10")
+    found = read(*line).given["hang_timeout"]
+    assert (found.value, found.spelled) == (300, f"{path}:1: rank_out_of_section_timeout")
+    assert read(*line, NVRX_HANG_TIMEOUT="50").value("hang_timeout") == 10, "ours outranks what the file says"
+    assert read(*line, "--hang-timeout", "5").value("hang_timeout") == 5
+
+
 def test_a_file_stands_below_and_what_it_brings_along_below_all(tmp_path):
     path = tmp_path / "ft.yaml"
     path.write_text("fault_tolerance:\n  rank_heartbeat_timeout: 70\n  max_no_progress_cycles: 5\n")
@@ -201,6 +212,9 @@ def test_a_file_stands_below_and_what_it_brings_along_below_all(tmp_path):
         ("--ft-rank-heartbeat-timeout soon", "--ft-rank-heartbeat-timeout soon: not a number", "90 for a minute"),
         ("--ft-rank-heartbeat-timeout --standalone", "--ft-rank-heartbeat-timeout needs a value", "VALUE"),
         ("--ft-rank-section-timeouts 60", "--ft-rank-section-timeouts 60: '60' is not section:seconds", "setup:600"),
+        ("--ft-rank-heartbeat-timeout off", "--ft-rank-heartbeat-timeout off: not a number", "--hang-timeout off"),
+        ("--ft-initial-rank-heartbeat-timeout off", "timeout off: not a number", "--hang-timeout off"),
+        ("--ft-rank-section-timeouts a:1,b:2,a:3", "a is given twice", ""),
         ("--ft-rank-section-timeouts a:soon", "a=soon: not a number of seconds", ""),
         ("--ft-ignore-missing-cfg=1", "takes no value", ""),
         ("--term-timeout 600 --workers-stop-timeout 15", "--term-timeout 600 and --workers-stop-timeout 15: ", "600"),
@@ -220,8 +234,7 @@ def test_wrong_ones(arguments, message, hint):
     ("arguments", "notice"),
     [
         ("--ft-rank-heartbeat-timeout none", "--ft-rank-heartbeat-timeout none turns nothing off: --hang-timeout"),
-        ("--ft-rank-section-timeouts a:1,b:none", "--ft-rank-section-timeouts: b without a limit: --hang-timeout"),
-        ("--ft-enable-nic-monitor false", "command line: these ask for what happens anyway: --ft-enable-nic-monitor"),
+        ("--ft-enable-nic-monitor off", "command line: these ask for what happens anyway: --ft-enable-nic-monitor"),
         ("--ft-rank-termination-signal sigkill", "these ask for what happens anyway: --ft-rank-termination-signal"),
         ("--ft-safety_factor 3 --ft-log-level INFO", "--ft-safety_factor (limits are learned as 5 times"),
         ("--ft-rank-heartbeat-timeout 60 --nnodes 2:4", "are --nnodes 2 --spares 2"),
@@ -244,12 +257,15 @@ def test_without_anything_of_ft_launcher_nothing_is_said():
 def test_what_becomes_of_the_time_outs_in_the_end():
     """A start has the first heartbeat's limit, but who never reports is not killed for it, as there."""
     found = config("--ft-initial-rank-heartbeat-timeout 1800 --ft-rank-heartbeat-timeout 300").hang
-    assert found == HangPolicy(300.0, 1800.0, startup_given=True, reports_optional=True)
+    assert found == HangPolicy(300.0, 1800.0, startup_given=True, first_report_s=1800.0)
     assert config("--ft-initial-rank-heartbeat-timeout 60").hang == HangPolicy(
-        600.0, 600.0, startup_given=True, reports_optional=True
+        600.0, 1200.0, startup_given=True, first_report_s=600.0
     )
+    assert config("--ft-initial-rank-heartbeat-timeout 15 --ft-rank-heartbeat-timeout 10").hang == HangPolicy(
+        10.0, 1200.0, startup_given=True, first_report_s=15.0
+    ), "the first beat's limit is none for what comes before the client connects, nor for the end"
     assert config("--ft-rank-heartbeat-timeout 60").hang == HangPolicy(
-        60.0, 1200.0, startup_given=True, reports_optional=True
+        60.0, 1200.0, startup_given=True, first_report_s=1200.0
     ), "a start has what it has without any setting"
     assert config("--ft-rank-heartbeat-timeout 900").hang.startup_s == 1800
     assert (

@@ -27,6 +27,7 @@ from nvrx_async.rounds.entry import (
 )
 from nvrx_async.rounds.events import Changed, Listed, Now, Proof
 from nvrx_async.rounds.fencing import SETTLE_S, takeover_wait_s
+from nvrx_async.rounds.identity import Earlier
 from nvrx_async.rounds.mirror import Mirror
 from nvrx_async.rounds.predecessors import FOLLOWED_BY_ALL
 
@@ -312,6 +313,28 @@ def test_after_a_verdict_the_next_attempt_begins_and_compares_that_it_stands():
     revision = door.etcd.held[current("job")].mod_revision
     assert entry.txn.when == (ModifiedAt(current("job"), revision), Exists(KEYS.outcome))
     assert NEXT.node("a") in written(entry.txn)
+
+
+def test_where_etcd_has_forgotten_an_attempt_without_a_verdict_its_ranks_are_waited_for():
+    me = identity(first_attempt=3, earlier=Earlier(2, 10.0, "/logs/history.jsonl"))
+    door = Door(me)
+    entry = door.decide(at_s=100.0)
+    assert isinstance(entry, Pause)
+    assert entry.until_s == 110.0
+    assert "/logs/history.jsonl tells of attempt 2, which left no verdict" in entry.reason
+    assert "then attempt 3 begins (--takeover" in entry.reason
+    assert door.decide(at_s=109.9) == entry
+    begun = door.decide(at_s=110.0)
+    assert isinstance(begun, Open)
+    assert begun.keys == AttemptKeys("job", 3)
+    assert isinstance(Door(replace(me, takeover=True)).decide(), Open)
+
+
+def test_an_attempt_that_etcd_knows_of_is_entered_whatever_the_log_folder_tells():
+    door = Door(identity(first_attempt=3, earlier=Earlier(2, 10.0, "/logs/history.jsonl")))
+    opened(door.etcd)
+    door.etcd.put(KEYS.node("b"), node("b"))
+    assert isinstance(door.decide(), Register)
 
 
 def test_who_saw_the_attempt_alive_takes_the_verdict_that_came_meanwhile():

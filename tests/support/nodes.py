@@ -54,14 +54,23 @@ class Nodes:
         """Pid of the etcd that this agent runs."""
         return next((pid for pid in agent.processes() if b"--initial-cluster=" in _command(pid)), None)
 
+    def member_up(self, agent: Agent) -> int:
+        """Wait for its etcd: a node is in the job before its own member runs, where the others were there first."""
+
+        def found() -> int | None:
+            self.stage.for_a_while(LOOK_S)
+            return self.member_of(agent)
+
+        pid = self.stage.until(found, f"{agent.node} runs a member")
+        assert pid is not None
+        return pid
+
     def endpoint_of(self, agent: Agent) -> str:
-        pid = self.member_of(agent)
-        assert pid is not None, self.stage.told()
+        pid = self.member_up(agent)
         return next(one for one in self.endpoints if f"://{one}\0".encode() in _command(pid))
 
     def data_of(self, agent: Agent) -> Path:
-        pid = self.member_of(agent)
-        assert pid is not None, self.stage.told()
+        pid = self.member_up(agent)
         flag = next(word for word in _command(pid).split(b"\0") if word.startswith(b"--data-dir="))
         return Path(os.fsdecode(flag.partition(b"=")[2])).parent
 

@@ -1,7 +1,8 @@
 """A training by the calls of NVIDIA's client, without torch: `nvrx_training.py HANGS`. In round 0 rank 1 stands still.
 
 HANGS: `section` (in a step), `heartbeat` (between two beats), `setup` (works longer than the limit of all else, within
-that of its own), `never` (no call at all, longer than a start may take).
+that of its own), `never` (no call at all, longer than a start may take). Longer than all that has a limit take `saves`
+(a section without one), `late` (rank 1 connects late), `ends` (after the client's end).
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ def main() -> None:
     if case == "never":
         time.sleep(SETUP_S)
         return
+    if case == "late" and os.environ["RANK"] == "1":
+        time.sleep(SETUP_S)
     client = RankMonitorClient()
     client.init_workload_monitoring()
     client.start_section("setup")
@@ -36,7 +39,13 @@ def main() -> None:
         client.send_heartbeat()
         if stands and case == "heartbeat" and step == STEPS // 2:
             time.sleep(FOR_EVER_S)
+    if case == "saves":
+        client.start_section("checkpointing")
+        time.sleep(SETUP_S)
+        client.end_section("checkpointing")
     client.shutdown_workload_monitoring()
+    if case == "ends":
+        time.sleep(SETUP_S)
     print("finished", flush=True)
 
 

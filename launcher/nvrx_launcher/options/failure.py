@@ -104,7 +104,7 @@ FAILURE_ROWS: Final = (
     ours(
         "--section-limits",
         group=FAILURE,
-        metavar="NAME=SECONDS[,...]",
+        metavar="NAME=SECONDS|off[,...]",
         parse=values.section_limits,
         default={},
         default_text="none",
