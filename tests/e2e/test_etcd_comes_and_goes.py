@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -61,6 +62,8 @@ def test_a_job_that_ends_with_its_etcd_has_a_summary_too(alone: Stage) -> None:
     assert agent.ends() == 75, alone.told()
     assert "has ended, and the job with it" in (alone.folder / "logs/alone/summary.txt").read_text()
     assert "rounds  0 " in agent.text
+    last = json.loads((alone.folder / "logs/alone/history.jsonl").read_text().splitlines()[-1])
+    assert (last["record"], last["attempt"], last["exit_code"]) == ("outcome", 0, 75)
 
 
 def _etcd_folder(pid: int) -> Path | None:
