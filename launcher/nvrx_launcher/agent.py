@@ -237,6 +237,8 @@ class _Agent:
             if not self._finished and finish.exit_code != ExitCode.USAGE:
                 leaves = f"this node leaves the job: {finish.reason} (exit code {finish.exit_code})"
                 self._reporter.say(leaves)
+                if self._registered is not None and self._config.job.max_nodes == 1:
+                    self._reporter.close_alone(finish.exit_code, finish.reason)
             await self._linger(etcd)
             services.cancel_scope.cancel()
         if finish.exit_code == ExitCode.USAGE:
@@ -359,7 +361,8 @@ class _Agent:
         """Close the job on this node, whose end nobody told; none that was not entered."""
         if self._registered is not None and not self._finished:
             leave = self._stops.leave
-            self._reporter.close_early(code, reason, None if leave is None else leave.ending)
+            ending = None if leave is None else leave.ending
+            self._reporter.close_early(code, reason, ending, alone=self._config.job.max_nodes == 1)
 
     def _explain(self, sentence: str) -> None:
         self._reporter.explain(self._tracing.tagged(sentence))

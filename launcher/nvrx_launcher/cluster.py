@@ -137,7 +137,7 @@ async def _own_member(
         plan = plan_cluster(endpoints, meeting.job, meeting.settings.credentials)
     except ConfigurationError as error:
         raise UsageError(error.message, error.hint) from error
-    found = await resolving(claim, plan)
+    found = await aside(claim, plan, unwanted=_give_back)
     if isinstance(found, Occupied):
         if found.ports and client is None:
             ports = " and ".join(found.ports)
@@ -266,6 +266,11 @@ def claim(plan: ClusterPlan) -> Claim | Occupied:
         folder.release()
         occupied += taken
     return Occupied(tuple(occupied))
+
+
+def _give_back(found: Claim | Occupied) -> None:
+    if isinstance(found, Claim):
+        found.folder.release()
 
 
 def _folder_of(plan: ClusterPlan, own: PlannedMember) -> MemberFolder | None:

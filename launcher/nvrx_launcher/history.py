@@ -37,11 +37,13 @@ class History:
         self._file = _Appended(path)
         self._spec = spec
         self._launch_id = launch_id
+        self._attempt: int | None = None
 
     def add(self, notice: Notice) -> None:
         """Note a notice that tells of the whole job; others are passed over. Blocks on the disk."""
         match notice:
             case Registered(node=node, attempt=attempt):
+                self._attempt = attempt
                 told = b'{"record":"registered","attempt":%d,' % attempt
                 self._file.append(told + encode(node)[1:] + b"\n")
                 if self._spec is not None:
@@ -53,7 +55,9 @@ class History:
                 told = b'{"record":"command","id":%s,' % json.dumps(command_id).encode()
                 self._file.append(told + encode(command)[1:] + b"\n")
             case Finished(outcome=outcome):
-                self._append(b"outcome", encode(outcome))
+                # Another attempt may have begun in this folder: whose end it is must not hang on the order of lines.
+                of = b"" if self._attempt is None else b'"attempt":%d,' % self._attempt
+                self._append(b"outcome", b"{" + of + encode(outcome)[1:])
             case RoundRunning(assignment=assignment) if assignment is not None:
                 self._append(b"assignment", encode(assignment))
             case Waiting(sentence=sentence, outage=bool(outage)):

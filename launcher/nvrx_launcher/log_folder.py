@@ -35,12 +35,17 @@ async def made(folder: Path) -> int:
         with anyio.fail_after(ANSWER_LIMIT_S):
             return await aside(_made, folder)
     except TimeoutError:
-        raise NotReadyError(
-            f"--log-dir: the disk of {folder} has not answered for {ANSWER_LIMIT_S:g} s",
-            "see whether `ls` of it returns; another --log-dir starts the job meanwhile",
-        ) from None
+        raise unanswered(folder, ANSWER_LIMIT_S) from None
     except OSError as error:
         raise UsageError(f"--log-dir: {folder}: {error.strerror}", "give another --log-dir") from error
+
+
+def unanswered(folder: Path, limit_s: float) -> NotReadyError:
+    """What is said of a folder whose disk does not answer."""
+    return NotReadyError(
+        f"--log-dir: the disk of {folder} has not answered for {limit_s:g} s",
+        "see whether `ls` of it returns; another --log-dir starts the job meanwhile",
+    )
 
 
 async def earlier(config: LaunchConfig) -> Earlier | None:

@@ -7,12 +7,14 @@ import os
 import resource
 import shutil
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nvrx_launcher.addresses import interface_address, interfaces
 from nvrx_launcher.config import LaunchConfig, ProgramKind, TlsConfig, WorkersConfig
 from nvrx_launcher.errors import UsageError
+from nvrx_launcher.log_folder import ANSWER_LIMIT_S, unanswered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -188,13 +190,34 @@ def _read(option: str, path: Path) -> str:
         raise UsageError(f"{option} {path}: {error.strerror}", f"ls -l {path}") from error
 
 
-def check_log_folder(folder: Path) -> None:
-    """Check that the folder can be made; makes nothing."""
-    standing = next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
-    if not standing.is_dir():
-        raise UsageError(f"--log-dir: {standing} is a file, logs need a folder", "give another --log-dir")
-    if not os.access(standing, os.W_OK | os.X_OK):
-        raise UsageError(f"--log-dir: nothing can be written in {standing}", "give another --log-dir")
+def check_log_folder(folder: Path, limit_s: float = ANSWER_LIMIT_S) -> None:
+    """Check that the folder can be made; makes nothing.
+
+    Raises:
+        UsageError: it cannot.
+        NotReadyError: its disk has not answered within `limit_s`.
+    """
+    found: list[str] = []
+    looking = threading.Thread(target=lambda: found.append(_log_trouble(folder)), daemon=True)
+    looking.start()
+    looking.join(limit_s)
+    if not found:
+        raise unanswered(folder, limit_s)
+    if found[0]:
+        raise UsageError(f"--log-dir: {found[0]}", "give another --log-dir")
+
+
+def _log_trouble(folder: Path) -> str:
+    """Why the folder cannot be made; a disk that does not answer keeps its thread for ever."""
+    try:
+        standing = next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
+        if not standing.is_dir():
+            return f"{standing} is a file, logs need a folder"
+        if not os.access(standing, os.W_OK | os.X_OK):
+            return f"nothing can be written in {standing}"
+    except OSError as error:  # exists() passes on what is not plain absence, such as a stale NFS handle
+        return f"{folder}: {error.strerror}"
+    return ""
 
 
 def check_interface(name: str | None) -> None:

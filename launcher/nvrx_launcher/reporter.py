@@ -76,13 +76,23 @@ class Reporter:
         if isinstance(notice, Finished) and not notice.outcome.success:
             self._files.do(lambda: self._reply(notice.outcome))
 
-    def close_early(self, code: int, reason: str, ending: Ending | None) -> None:
-        """The summary of a job that ended on this node alone; what became of the others nobody knows."""
+    def close_early(self, code: int, reason: str, ending: Ending | None, *, alone: bool) -> None:
+        """The summary of a job that ended on this node alone; what became of the others nobody knows.
+
+        Where there are none (`alone`) the history has its end, too.
+        """
         ended = Outcome(
             success=False, exit_code=code, reason=reason, round=0, decided_utc=now().utc, ending=ending
         )
         self._screen.do(self._output.settle)
         self._screen.do(lambda: self._console.show(Finished(ended)))
+        if alone:
+            self.history.add(Finished(ended))
+
+    def close_alone(self, code: int, reason: str) -> None:
+        """The end of a job of one node, which left it without an outcome."""
+        ended = Outcome(success=False, exit_code=code, reason=reason, round=0, decided_utc=now().utc)
+        self.history.add(Finished(ended))
 
     def _reply(self, outcome: Outcome) -> None:
         """Where what started this agent reads how it failed, as it would of torchrun."""

@@ -19,7 +19,11 @@ async def opened(log: Path) -> int:
     with anyio.move_on_after(_LIMIT_S):
         try:
             return await aside(
-                os.open, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+                os.open,
+                str(log),
+                os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
+                0o600,
+                unwanted=os.close,
             )
         except OSError:
             pass  # whoever misses the log finds the reason at the place that every message names

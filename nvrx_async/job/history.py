@@ -133,7 +133,7 @@ def _added(attempt: _Attempt, raw: dict[str, Any]) -> _Attempt:
     elif kind == "outage":
         away = bool(raw["away"])
         attempt.outages.append(JobEvent(raw["at_utc"], EventKind.ETCD, str(raw["sentence"]), bad=away))
-    elif kind == "outcome":
+    elif kind == "outcome" and raw.pop("attempt", attempt.number) == attempt.number:
         attempt.outcome = _read(Outcome, raw)
     elif kind in _TOLD and raw.pop("attempt") == attempt.number:
         _tell(attempt, _TOLD[kind], raw)

@@ -60,7 +60,7 @@ def _added(found: LastAttempt | None, raw: dict[str, Any], line: bytes) -> LastA
     elif kind == "spec":
         found.spec, found.launch_id = decode(JobSpec, kind, line), raw.get(LAUNCH_ID)
     elif kind == "outcome":
-        found.over = True
+        found.over = found.over or raw.get("attempt", found.attempt) == found.attempt
     elif kind == "round":
         _in_round(found, int(raw["number"])).world_size = int(raw["world_size"])
     else:

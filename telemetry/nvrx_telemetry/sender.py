@@ -38,7 +38,7 @@ class SdkSender:
     ) -> None:
         self._exporter = exporter
         self._turns = turns or nullcontext()
-        self._own = Resource.create(dict(resource))
+        self._own = Resource.create(_texts(resource))
         self._scope = InstrumentationScope(SCOPE, version)
         self._limits = limits(Variables(os.environ))  # read here as the exporter reads its own
         self._resources: dict[tuple[tuple[str, Value], ...], Resource] = {}
@@ -55,14 +55,14 @@ class SdkSender:
     def _readable(self, span: FinishedSpan) -> ReadableSpan:
         above = SpanName(span.trace_id, span.parent_id) if span.parent_id else None
         return ReadableSpan(
-            name=span.name,
+            name=_text(span.name),
             context=_context(SpanName(span.trace_id, span.span_id)),
             parent=_context(above) if above else None,
             resource=self._own if span.resource is None else self._resource(span.resource),
-            attributes=self._limits.cut(span.attributes),
-            links=[Link(_context(link.to), dict(link.attributes)) for link in span.links],
+            attributes=_texts(self._limits.cut(span.attributes)),
+            links=[Link(_context(link.to), _texts(link.attributes)) for link in span.links],
             kind=SpanKind.INTERNAL,
-            status=Status(StatusCode.UNSET) if span.error is None else Status(StatusCode.ERROR, span.error),
+            status=_status(span.error),
             start_time=span.start_ns,
             end_time=span.end_ns,
             instrumentation_scope=self._scope,
@@ -75,7 +75,7 @@ class SdkSender:
         if found is None:
             if len(self._resources) >= _MOST_RESOURCES:  # a job of many restarts: the dead are forgotten
                 self._resources.clear()
-            found = self._resources[key] = Resource.create(dict(attributes))
+            found = self._resources[key] = Resource.create(_texts(attributes))
         return found
 
 
@@ -96,6 +96,24 @@ def take_over_log(heard: Callable[[str], None]) -> None:
     logger = logging.getLogger("opentelemetry")
     logger.handlers = [HeardLog(heard)]
     logger.propagate = False
+
+
+def _status(error: str | None) -> Status:
+    return Status(StatusCode.UNSET) if error is None else Status(StatusCode.ERROR, _text(error))
+
+
+def _texts(attributes: Mapping[str, Value]) -> dict[str, Value]:
+    return {
+        _text(key): _text(value) if isinstance(value, str) else value for key, value in attributes.items()
+    }
+
+
+def _text(text: str) -> str:
+    """As UTF-8 has it. An exception that names a file may hold half of a character (PEP 383).
+
+    The exporter would refuse the whole batch, again and again, and all behind it would wait.
+    """
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _context(name: SpanName) -> SpanContext:

@@ -17,20 +17,26 @@ from nvrx_async.job.records import (
     EndedBy,
     Fault,
     FaultKind,
+    JobSpec,
     Level,
+    Node,
     Outcome,
     Phase,
+    Process,
     RankEnd,
     Root,
     Round,
     Seat,
 )
-from nvrx_async.rounds.effects import Finished, Interrupted, Judged, RoundRunning, Waiting
+from nvrx_async.job.unfinished import last_attempt
+from nvrx_async.rounds.effects import Finished, Interrupted, Judged, Registered, RoundRunning, Waiting
 from nvrx_launcher.history import DecisionLog, History, HistoryThread
 from nvrx_launcher.recorded_store import ToldRecord
 
 ASSIGNMENT = Assignment(0, Seat("a", "a-1", "h", 0, 0, 2), 2, 1, "addr", 1)
 END = End(0, Root(FaultKind.SIGNAL, "rank 0 died"), Level.IN_JOB, "restart 1 of 3", "t")
+SPEC = JobSpec(("train.py",), 1, 1, 0, 6, 1.0, 120.0, 600.0, 30.0)
+NODE = Node("a", "a-1", "h", "addr", 2, Process("boot", "pid:[1]", 7, 8, "job/00"), "t")
 OUTCOME = Outcome(True, 0, "all ranks finished", 1, "t")
 
 
@@ -144,3 +150,19 @@ def test_an_outage_of_etcd_stands_in_the_history_and_is_told_as_an_event(tmp_pat
         "etcd does not answer; ranks run on",
         "etcd answers again",
     ]
+
+
+def test_an_outcome_tells_of_which_attempt_it_is(tmp_path):
+    """Another agent of the folder may have begun the next one: its end is not this one's."""
+    path = tmp_path / "history.jsonl"
+    first, second = History(path, SPEC), History(path, SPEC)
+    first.add(Registered(NODE, 0))
+    second.add(Registered(NODE, 1))
+    first.add(Finished(OUTCOME))
+    found = past("job", path.read_bytes().splitlines())
+    assert (found.attempt, found.outcome) == (1, None)
+    told = last_attempt(path.read_bytes().splitlines())
+    assert (told.attempt, told.over) == (1, False)
+    second.add(Finished(OUTCOME))
+    assert past("job", path.read_bytes().splitlines()).outcome is not None
+    assert last_attempt(path.read_bytes().splitlines()).over

@@ -27,6 +27,7 @@ from nvrx_launcher.keeper_events import Fenced, KeeperLost, RankExited, RankStar
 from nvrx_launcher.keeper_link import Keeper
 from nvrx_launcher.live import MOST_LOOKS, LiveAnswers
 from nvrx_launcher.log_folder import made
+from nvrx_launcher.preflight import check_log_folder
 from nvrx_launcher.rank_watch import RankWatch
 
 WRITES = python("import time\nwhile True: print('x' * 100_000); time.sleep(0.01)")
@@ -187,3 +188,66 @@ async def test_no_thread_left_is_an_error_of_the_system(monkeypatch: pytest.Monk
     with pytest.raises(OSError, match="can't start new thread; the limit of processes") as raised:
         await aside(int)
     assert raised.value.errno == errno.EAGAIN
+
+
+async def test_what_comes_when_nobody_waits_any_more_is_given_back(tmp_path: Path) -> None:
+    """A descriptor that a disk hands out late would be lost: nobody has it to close it."""
+    pipe, given = tmp_path / "pipe", threading.Event()
+    closed: list[int] = []
+
+    def close(descriptor: int) -> None:
+        os.close(descriptor)
+        closed.append(descriptor)
+        given.set()
+
+    os.mkfifo(pipe)
+    with anyio.move_on_after(0.05):
+        await aside(os.open, pipe, os.O_WRONLY, unwanted=close)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # now the writer's open returns
+    await anyio.to_thread.run_sync(given.wait, 20)
+    os.close(reader)
+    assert len(closed) == 1
+
+
+async def test_what_comes_in_the_moment_of_a_cancellation_is_given_back_too() -> None:
+    given: list[int] = []
+    done = threading.Event()
+
+    def work() -> int:
+        done.wait(20)
+        return 7
+
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: aside(work, unwanted=given.append))
+            await anyio.wait_all_tasks_blocked()
+            done.set()
+            (thread,) = (one for one in threading.enumerate() if one.name == "aside")
+            thread.join(20)  # its answer waits in the loop, which this test holds
+            scope.cancel()
+    assert given == [7]
+
+
+async def test_who_cannot_look_leaves_the_looks_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def none_left(*_: object) -> list[int]:
+        raise OSError(errno.EAGAIN, "the limit of threads is reached")
+
+    answers = LiveAnswers(None, lambda: 0, now)  # type: ignore[arg-type]
+    with monkeypatch.context() as full:
+        full.setattr("nvrx_launcher.live.aside", none_left)
+        for _ in range(2 * MOST_LOOKS):
+            assert await answers._output_bytes([Path("/"), Path("/")]) == [0, 0]
+    assert answers._may_look.acquire(blocking=False), "none is lost"
+
+
+def test_a_start_does_not_wait_for_ever_for_the_disk_of_its_logs(tmp_path: Path, monkeypatch) -> None:
+    answers = threading.Event()
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path, **named: answers.wait(20) and exists(path, **named))
+    with pytest.raises(NotReadyError, match=r"has not answered for 0\.05 s"):
+        check_log_folder(tmp_path, 0.05)
+    answers.set()
+    check_log_folder(tmp_path / "new")
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="is a file"):
+        check_log_folder(tmp_path / "file" / "logs")

@@ -13,10 +13,11 @@ import pytest
 from support.otlp_receiver import Receiver
 
 from nvrx_launcher.tracing import LAST_CALLS_S, LAST_LOOK_S
-from nvrx_telemetry.model import FinishedSpan
+from nvrx_telemetry.model import FinishedSpan, SpanLink
 from nvrx_telemetry.pipe import GIVE_UP_S, LAST_SEND_S, SpanPipe
 from nvrx_telemetry.sender import SdkSender, take_over_log
 from nvrx_telemetry.setup import span_exporter, telemetry_config
+from nvrx_telemetry.traceparent import SpanName
 from nvrx_telemetry.trouble import Trouble
 
 END_S = 2.0
@@ -184,6 +185,24 @@ def real(endpoint: str, protocol: str, told: list[str]) -> SpanPipe:
     return SpanPipe(
         connect, delay_s=0.05, queue=1000, batch=100, worked=trouble.worked, failed=trouble.failed
     )
+
+
+def test_text_that_is_no_utf_8_holds_up_no_span(collector: Receiver) -> None:
+    """As of an exception that names a file whose name is none: its batch would be refused for ever."""
+    told: list[str] = []
+    through = real(collector.endpoint, "http/protobuf", told)
+    bad = "no \udcff.bin"
+    about = {bad: bad}
+    link = SpanLink(SpanName(1, 2), about)
+    through.put(FinishedSpan(bad, 1, 9, None, 10, 20, about, (link,), bad, about))
+    through.put(span(1))
+    assert through.close()
+    assert not told
+    odd, plain = collector.spans
+    good = "no ?.bin"
+    assert (odd.name, odd.error, odd.attributes, odd.links[0][2]) == (good, good, {good: good}, {good: good})
+    assert odd.resource[good] == good
+    assert plain.name == "span 1"
 
 
 def closed_port() -> str:
