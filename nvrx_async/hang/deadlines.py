@@ -63,7 +63,7 @@ def beats_aside(page: PageView) -> bool:
 
 def _has_steps(page: PageView) -> bool:
     """Whether a step was begun as a section, be it open or over."""
-    return any(one.name == STEP for one in (*page.sections, *page.names))
+    return any(one.name == STEP for one in page.sections) or any(one.name == STEP for one in page.names)
 
 
 def deadlines(
