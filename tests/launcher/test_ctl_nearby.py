@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import orjson
-import pytest
-from support.nvrx_cli import nvrx
+from support.nvrx_cli import Answer, nvrx
 
 from nvrx_launcher.ctl.nearby import hint_for, job_of
 
@@ -58,17 +58,23 @@ def test_nothing_is_said_where_nothing_is_near(tmp_path: Path) -> None:
     assert hint_for(tmp_path, "llama", WHY) == hint_for(tmp_path / "none", "llama", WHY) == ""
 
 
-@pytest.mark.parametrize("words", ["rounds llama", "ps", "logs llama"])
-def test_the_command_that_is_named_works(tmp_path: Path, words: str) -> None:
+def test_the_command_that_is_named_works(tmp_path: Path) -> None:
     job(tmp_path / "n0", "llama")
     log = tmp_path / "n0" / "llama" / "attempt_0" / "round_0" / "rank_0" / "stdout.log"
     log.parent.mkdir()
     log.write_text("step 1\n")
-    told = nvrx(*words.split(), "--log-dir", str(tmp_path), etcd=NOWHERE)
-    assert (told.code != 0, told.out) == (True, "")
-    typed = f"nvrx {words} --log-dir {tmp_path / 'n0'}"
-    assert typed in told.err
-    assert nvrx(*typed.split()[1:], etcd=NOWHERE).out
+    asked = ["rounds llama", "ps", "logs llama"]
+    named = [f"nvrx {words} --log-dir {tmp_path / 'n0'}" for words in asked]
+    with ThreadPoolExecutor() as each:  # at once, since each waits for the etcd that is not there
+        for typed, told in zip(named, each.map(tell, asked, [tmp_path] * 3), strict=True):
+            assert (told.code != 0, told.out) == (True, "")
+            assert typed in told.err
+        for words, told in zip(asked, each.map(tell, asked, [tmp_path / "n0"] * 3), strict=True):
+            assert told.out, words
+
+
+def tell(words: str, folder: Path) -> Answer:
+    return nvrx(*words.split(), "--log-dir", str(folder), etcd=NOWHERE)
 
 
 def test_a_history_of_another_job_is_not_told_as_this_ones(tmp_path: Path) -> None:
