@@ -65,6 +65,11 @@ def settle(givers: Givers, told: Sequence[Translated]) -> tuple[str, ...]:
     return tuple(notices)
 
 
+def whole_start_s(first_report_s: float, timeout_s: float) -> float:
+    """How long a start may take whose first report has a limit of ft_launcher's, which counts from the client on."""
+    return max(first_report_s, 2 * DEFAULT_HANG_TIMEOUT_S, 2 * timeout_s)
+
+
 def _larger(givers: list[Given]) -> None:
     """Two settings mean --hang-timeout, for different moments: what holds for each may come from another giver."""
     holding: dict[str, Given] = {}
@@ -87,7 +92,7 @@ def _start(givers: Givers) -> None:
     sections = next(iter(givers["section_limits"]), None)
     limits = sections.value.values() if sections else ()
     longest_s = max((one for one in limits if one is not None), default=0.0)
-    start_s = max(2 * DEFAULT_HANG_TIMEOUT_S, 2 * beat.value, longest_s)
+    start_s = whole_start_s(longest_s, beat.value)
     givers["hang_startup_timeout"].append(
         Given(start_s, beat.source, beat.spelled, f"{start_s:g}", lent=beat.lent)
     )
