@@ -69,8 +69,15 @@ class Outlet:
 
     def emit(self, span: FinishedSpan) -> None:
         """Send a span if it is wanted."""
+        self._put(span, yields=False)
+
+    def emit_of_rank(self, span: FinishedSpan) -> None:
+        """The same of what a rank told, which may be much: it leaves room for what its agent tells of a fault."""
+        self._put(span, yields=True)
+
+    def _put(self, span: FinishedSpan, *, yields: bool) -> None:
         if self._pipe is not None and is_on(span.name, self._config.groups) and self.takes(span.trace_id):
-            self._pipe.put(span)
+            self._pipe.put(span, yields=yields)
 
     def flush(self) -> None:
         """Have what is known sent soon, though not in the way of the restart that has just begun."""
