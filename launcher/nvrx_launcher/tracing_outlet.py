@@ -13,7 +13,7 @@ from nvrx_telemetry.groups import is_on
 from nvrx_telemetry.metrics import Metrics
 from nvrx_telemetry.model import FinishedSpan, Value
 from nvrx_telemetry.pipe import GIVE_UP_S, LAST_SEND_S, SpanPipe
-from nvrx_telemetry.setup import TelemetryConfig, span_exporter, without_password
+from nvrx_telemetry.setup import TelemetryConfig, span_exporter, without_secrets
 from nvrx_telemetry.trouble import Trouble
 from nvrx_telemetry.turns import Turns
 
@@ -38,7 +38,7 @@ class Outlet:
         self._turns = turns
         self._resource = resource
         self._warn = warn
-        self._trouble = Trouble(without_password(config.endpoint) or "the collector", warn)
+        self._trouble = Trouble(without_secrets(config.endpoint) or "the collector", warn)
         self._metrics = Metrics(config, resource, self._trouble)
         self._pipe = self._make_pipe() if config.traces is not None else None
         self._measures = False

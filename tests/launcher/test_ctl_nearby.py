@@ -6,9 +6,10 @@ import shlex
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import orjson
 from support.nvrx_cli import Answer, nvrx
 
+from nvrx_async.job.codec import encode
+from nvrx_async.job.records import Node, Process
 from nvrx_launcher.ctl.nearby import hint_for, job_of
 
 NOWHERE = "127.0.0.1:1"
@@ -18,8 +19,10 @@ WHY = ["why", "{job}", "2"]
 def job(log_dir: Path, run_id: str, lines: int = 1) -> Path:
     folder = log_dir / run_id
     (folder / "attempt_0" / "round_0").mkdir(parents=True)
-    line = {"record": "registered", "process": {"tag": f"{run_id}/0123"}}
-    (folder / "history.jsonl").write_bytes(orjson.dumps(line) + b"\n" + b"{}\n" * lines)
+    process = Process("boot", "pid:[1]", 1, 1, f"{run_id}/0123")
+    node = encode(Node("n0", "1", "host-a", "127.0.0.1", 2, process, "2026-01-01T00:00:00.000Z"))
+    line = b'{"record":"registered","attempt":0,' + node[1:] + b"\n"
+    (folder / "history.jsonl").write_bytes(line + b"{}\n" * lines)
     return folder
 
 
