@@ -47,6 +47,7 @@ from nvrx_launcher.lives import Lives
 from nvrx_launcher.neighbours import SECTIONS, Neighbours
 from nvrx_launcher.output import Output
 from nvrx_launcher.probe_port import serve_probe
+from nvrx_launcher.rank_watch import RankWatch
 from nvrx_launcher.ranks import NodeRanks
 from nvrx_launcher.reach import WAIT_S, Reached, reach
 from nvrx_launcher.reporter import Reporter
@@ -115,15 +116,7 @@ class _Agent:
         self._process = this_process(tag, self._life_sign.net_namespace)
         self._tracing = begin_tracing(config, environment, warn)
         self._life = CurrentLife()
-        self._watch = self._tracing.watch_kind(
-            config.hang,
-            lease_ttl_s=config.job.lease_ttl_s,
-            warn=warn,
-            inherited=environment,
-            neighbours=self._neighbours(),
-            say=say,
-        )
-        self._tracing.attend(self._watch)
+        self._watch = self._watch_over_ranks()
         self._countdown = Countdown(say)
         points = FailPoints(orders(environment), self._explain)
         self._early = EarlyExit(config.workers.early_exit_limit_s, warn)
@@ -138,24 +131,55 @@ class _Agent:
             SECTIONS: self._watch.sections,
         }
         self._probe = ""
-        self._ranks = NodeRanks(
-            workers=config.workers,
+        self._ranks = self._ranks_of(crew, output)
+        self._requeue = RequeueHook(config.requeue, say, warn)
+        self._stops = StopRequests(config.workers, self._life, self._ranks, say=say, warn=warn)
+        self._lives = self._lives_with(points)
+        self._registered: Registered | None = None
+        self._finished = False
+        self._first_attempt = 0
+        self._earlier: Earlier | None = None
+        self._unreachable = ""
+
+    # What it is made of -------------------------------------------------------------------------------
+
+    def _watch_over_ranks(self) -> RankWatch:
+        watch = self._tracing.watch_kind(
+            self._config.hang,
+            lease_ttl_s=self._config.job.lease_ttl_s,
+            warn=self._reporter.warn,
+            inherited=self._environment,
+            neighbours=self._neighbours(),
+            say=self._reporter.say,
+        )
+        self._tracing.attend(watch)
+        return watch
+
+    def _neighbours(self) -> Neighbours | None:
+        """Other agents of the job, as they are when they are asked; None where it has one node."""
+        if self._config.job.max_nodes == 1:
+            return None
+        return Neighbours(self._life.others, time.monotonic, self._token)
+
+    def _ranks_of(self, crew: WarmCrew, output: Output) -> NodeRanks:
+        return NodeRanks(
+            workers=self._config.workers,
             tag=self._process.tag,
-            base_env=environment,
+            base_env=self._environment,
             cwd=str(Path.cwd()),
             output=output,
-            warn=warn,
+            warn=self._reporter.warn,
             watch=self._watch,
             countdown=self._countdown,
             early=self._early,
-            keep=reporter.history.add_end,
+            keep=self._reporter.history.add_end,
             crew=crew,
             life_sign=self._life_sign.descriptor,
         )
-        self._requeue = RequeueHook(config.requeue, say, warn)
-        self._stops = StopRequests(config.workers, self._life, self._ranks, say=say, warn=warn)
-        self._lives = Lives(
-            config,
+
+    def _lives_with(self, points: FailPoints) -> Lives:
+        return Lives(
+            self._config,
             token=self._token,
             current=self._life,
             stops=self._stops,
@@ -163,16 +187,13 @@ class _Agent:
             tracing=self._tracing,
             points=points,
             renewed=self._renewed,
-            keep=reporter.history.add_told,
+            keep=self._reporter.history.add_told,
             notify=self._notify,
             explain=self._explain,
-            say=say,
+            say=self._reporter.say,
         )
-        self._registered: Registered | None = None
-        self._finished = False
-        self._first_attempt = 0
-        self._earlier: Earlier | None = None
-        self._unreachable = ""
+
+    # From beginning to end ----------------------------------------------------------------------------
 
     async def run(self, signals: AsyncIterator[signal.Signals] | None) -> int:
         """Reach etcd, keep a keeper, live. Everything is ended in reverse order."""
@@ -270,12 +291,6 @@ class _Agent:
             await anyio.to_thread.run_sync(publish, folder, known)
         except OSError as error:
             self._reporter.warn(f"nvrx will need --etcd to find this job: {error}")
-
-    def _neighbours(self) -> Neighbours | None:
-        """Other agents of the job, as they are when they are asked; None where it has one node."""
-        if self._config.job.max_nodes == 1:
-            return None
-        return Neighbours(self._life.others, time.monotonic, self._token)
 
     def _identity(self, etcd: Reached, lease: int) -> Identity:
         node, host = self._config.node, socket.gethostname()

@@ -23,7 +23,7 @@ from nvrx_launcher.config import (
     WorkersConfig,
 )
 from nvrx_launcher.errors import UsageError
-from nvrx_launcher.options.failure import DEFAULT_HANG_TIMEOUT_S
+from nvrx_launcher.ft_line import whole_start_s
 from nvrx_launcher.streams import Shown
 from nvrx_telemetry.setup import TelemetryConfig, telemetry_config
 
@@ -165,8 +165,8 @@ def _hang(line: CommandLine, notices: list[str]) -> HangPolicy | None:
             "which a start has, too"
         )
         startup_s = timeout_s
-    if lent:  # ft_launcher knows no limit before the client connects, nor after it
-        first_report_s, startup_s = startup_s, max(startup_s, 2 * DEFAULT_HANG_TIMEOUT_S, 2 * timeout_s)
+    if lent:
+        first_report_s, startup_s = startup_s, whole_start_s(startup_s, timeout_s)
     try:
         return hang_policy(
             timeout_s,

@@ -6,7 +6,7 @@ before the environment, and both before a file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import TypeAlias
 
@@ -51,7 +51,7 @@ def settle(givers: Givers, told: Sequence[Translated]) -> tuple[str, ...]:
     _one_time_out(givers["workers_stop_timeout"])
     _larger(givers["hang_timeout"])
     _start(givers)
-    notices = [notice for one in told for notice in one.notices]
+    notices = [*(notice for one in told for notice in one.notices), *_unlimited_there(givers)]
     nodes = next(iter(givers["nnodes"]), None)
     lent = any(one.given or one.notices for one in told) or any(
         one.lent for ones in givers.values() for one in ones
@@ -63,6 +63,21 @@ def settle(givers: Givers, told: Sequence[Translated]) -> tuple[str, ...]:
             f"as ft_launcher has it, are --nnodes {least} --spares {most - least}"
         )
     return tuple(notices)
+
+
+def _unlimited_there(givers: Givers) -> Iterator[str]:
+    """Who limits some of it has not limited the rest there, and may have an evaluation that takes long."""
+    limited = [ones[0] for name in ("section_limits", "hang_startup_timeout") if (ones := givers[name])]
+    if limited and limited[0].lent and not givers["hang_timeout"]:
+        yield (
+            f"{limited[0].spelled}: all else has --hang-timeout, {DEFAULT_HANG_TIMEOUT_S:g} s, "
+            "and no limit in ft_launcher"
+        )
+
+
+def whole_start_s(first_report_s: float, timeout_s: float) -> float:
+    """How long a start may take whose first report has a limit of ft_launcher's, which counts from the client on."""
+    return max(first_report_s, 2 * DEFAULT_HANG_TIMEOUT_S, 2 * timeout_s)
 
 
 def _larger(givers: list[Given]) -> None:
@@ -87,7 +102,7 @@ def _start(givers: Givers) -> None:
     sections = next(iter(givers["section_limits"]), None)
     limits = sections.value.values() if sections else ()
     longest_s = max((one for one in limits if one is not None), default=0.0)
-    start_s = max(2 * DEFAULT_HANG_TIMEOUT_S, 2 * beat.value, longest_s)
+    start_s = whole_start_s(longest_s, beat.value)
     givers["hang_startup_timeout"].append(
         Given(start_s, beat.source, beat.spelled, f"{start_s:g}", lent=beat.lent)
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nvrx_launcher.ctl.blank import BLANK, NAMES_SECRET, blanked
 from nvrx_launcher.ctl.table import Cell, Column, table
+from nvrx_launcher.ft_line import whole_start_s
 from nvrx_launcher.help_text import default_text
 from nvrx_launcher.option import Given, Option, Source
 from nvrx_launcher.options import OPTIONS
@@ -115,13 +116,24 @@ def _file(line: CommandLine) -> Iterator[str]:
         given = line.given[option.name]
         if not option.in_file:
             continue
-        if given.by_user:
+        text = _by_our_name(line, option, given)
+        if given.by_user and text is not None:
             by = f"{_SOURCES[given.source]}: {given.spelled}"
             if given.lent and option.name == "hang_startup_timeout":
                 by += "; by this name it holds for ranks that never report, too"
-            yield f"{option.name}: {_scalar(_told(option, given))}  # {by}"
+            yield f"{option.name}: {_scalar(text)}  # {by}"
         else:
             yield f"# {option.name}: {_told(option, given)}".removesuffix(": -")
+
+
+def _by_our_name(line: CommandLine, option: Option, given: Given) -> str | None:
+    """A value as it is meant without ft_launcher's rules; None where they are what makes it harmless."""
+    timeout_s = line.value("hang_timeout")
+    if given.lent and timeout_s is None and option.name in ("hang_startup_timeout", "section_limits"):
+        return None
+    if given.lent and option.name == "hang_startup_timeout":
+        return f"{whole_start_s(given.value, timeout_s):g}"
+    return _told(option, given)
 
 
 def _scalar(text: str) -> str:

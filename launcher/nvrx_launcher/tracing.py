@@ -89,7 +89,7 @@ class Traced:
         turns = Turns()
         self._outlet = Outlet(config, self._resource, turns, warn)
         self._later = Later(self._fails, turns)
-        self._spools = RankSpools(self._outlet.emit, self._now_ns, self._later)
+        self._spools = RankSpools(self._outlet.emit_of_rank, self._now_ns, self._later)
         self._log = LogCount()
         self._lookout: Lookout | None = None
         self._watch: TracedWatch | None = None
@@ -168,7 +168,8 @@ class Traced:
         with anyio.move_on_after(LAST_LOOK_S, shield=True):
             await self._measure()
         self._end_life()
-        self._spools.retire()
+        self._spools.retire()  # last, it may be much: what this agent did is told before
+        self._later.put(self._outlet.settle)  # what was dropped of it is counted
         self._outlet.ends()
         with anyio.move_on_after(LAST_CALLS_S, shield=True) as scope:
             await self._later.settle()
@@ -276,10 +277,10 @@ class Traced:
         """What is now: spans that ranks left, how far they are, what gauges show."""
         # Not at once: the imports would slow the start of the job.
         await self._outlet.start_metrics()
+        self._spools.look()
         await self._measure()
 
     async def _measure(self) -> None:
-        self._spools.look()
         lookout, watch = self._lookout, self._watch
         if lookout is not None and watch is not None and lookout.number is not None:
             self._tell(lookout.observer.looked, watch.look(lookout.number), boottime_s())

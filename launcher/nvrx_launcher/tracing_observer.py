@@ -143,9 +143,10 @@ class Observer:
             self._joined[current.number + 1] = self._ready_s = now_s  # a report joins the next round
         elif self.before is not None and keys.fault(self.before.number, node_id) in written:
             self.before.reported(now_s)  # the next round was seen before the answer
-            current.at.joined_s = current.at.joined_s or now_s
+            current.joined(now_s)
         if keys.join(current.number, node_id) in written:
-            current.at.joined_s = self._ready_s = now_s
+            self._ready_s = now_s
+            current.joined(now_s)
         if keys.join(current.number + 1, node_id) in written:  # a spare's
             self._joined[current.number + 1] = self._ready_s = now_s
 

@@ -13,7 +13,7 @@ from nvrx_telemetry.groups import is_on
 from nvrx_telemetry.metrics import Metrics
 from nvrx_telemetry.model import FinishedSpan, Value
 from nvrx_telemetry.pipe import GIVE_UP_S, LAST_SEND_S, SpanPipe
-from nvrx_telemetry.setup import TelemetryConfig, span_exporter, without_password
+from nvrx_telemetry.setup import TelemetryConfig, span_exporter, without_secrets
 from nvrx_telemetry.trouble import Trouble
 from nvrx_telemetry.turns import Turns
 
@@ -38,7 +38,7 @@ class Outlet:
         self._turns = turns
         self._resource = resource
         self._warn = warn
-        self._trouble = Trouble(without_password(config.endpoint) or "the collector", warn)
+        self._trouble = Trouble(without_secrets(config.endpoint) or "the collector", warn)
         self._metrics = Metrics(config, resource, self._trouble)
         self._pipe = self._make_pipe() if config.traces is not None else None
         self._measures = False
@@ -69,8 +69,15 @@ class Outlet:
 
     def emit(self, span: FinishedSpan) -> None:
         """Send a span if it is wanted."""
+        self._put(span, yields=False)
+
+    def emit_of_rank(self, span: FinishedSpan) -> None:
+        """The same of what a rank told, which may be much: it leaves room for what its agent tells of a fault."""
+        self._put(span, yields=True)
+
+    def _put(self, span: FinishedSpan, *, yields: bool) -> None:
         if self._pipe is not None and is_on(span.name, self._config.groups) and self.takes(span.trace_id):
-            self._pipe.put(span)
+            self._pipe.put(span, yields=yields)
 
     def flush(self) -> None:
         """Have what is known sent soon, though not in the way of the restart that has just begun."""

@@ -135,13 +135,27 @@ class NodeRound:
         self.at.running_s, self.assignment = now_s, assignment
         self._nodes, self._world = nodes, world_size
         self.membership = "active" if assignment else "standby"
-        attributes = {**self._round(), semconv.MEMBERSHIP: self.membership}
-        if assignment is not None:
-            attributes[semconv.GROUP_RANK] = assignment.seat.group_rank
-        rendezvous = self._span(semconv.RENDEZVOUS, self.at.seen_s, now_s, attributes)
+        self._span(semconv.RENDEZVOUS, self.at.seen_s, now_s, self._membership())
         if self.at.joined_s is not None:
-            start_s = min(self.at.seen_s, self.at.joined_s)
-            self._span(semconv.HEALTH_CHECK, start_s, self.at.joined_s, attributes, parent=rendezvous)
+            self._checked(self.at.joined_s)
+
+    def joined(self, now_s: float) -> None:
+        """This node's join, or the report that is one, is in etcd; the answer may come after the world is sealed."""
+        if self.at.running_s is None:
+            self.at.joined_s = now_s
+        elif self.at.joined_s is None:
+            self.at.joined_s = now_s
+            self._checked(now_s)
+
+    def _checked(self, joined_s: float) -> None:
+        above, start_s = self.named(semconv.RENDEZVOUS), min(self.at.seen_s, joined_s)
+        self._span(semconv.HEALTH_CHECK, start_s, joined_s, self._membership(), parent=above)
+
+    def _membership(self) -> dict[str, Value]:
+        attributes = {**self._round(), semconv.MEMBERSHIP: self.membership}
+        if self.assignment is not None:
+            attributes[semconv.GROUP_RANK] = self.assignment.seat.group_rank
+        return attributes
 
     def released(self, now_s: float) -> None:
         """The ranks are ordered to start."""

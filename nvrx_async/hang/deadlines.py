@@ -56,8 +56,14 @@ def beats_aside(page: PageView) -> bool:
         and spoken.ident != page.main_ident
         and spoken.step is None
         and not page.sections
+        and not _has_steps(page)
         and page.done_s is None
     )
+
+
+def _has_steps(page: PageView) -> bool:
+    """Whether a step was begun as a section, be it open or over."""
+    return any(one.name == STEP for one in page.sections) or any(one.name == STEP for one in page.names)
 
 
 def deadlines(
@@ -147,8 +153,7 @@ def _end(page: PageView, done_s: float, policy: HangPolicy) -> Deadline:
 def _starts(page: PageView, policy: HangPolicy) -> bool:
     """Whether sections are known by name, and no step has begun: what lies between them is still the start."""
     spoken = page.principal
-    seen = any(one.name == STEP for one in page.sections) or any(one.name == STEP for one in page.names)
-    return bool(policy.section_limits_s) and not seen and (spoken is None or spoken.step is None)
+    return bool(policy.section_limits_s) and not _has_steps(page) and (spoken is None or spoken.step is None)
 
 
 def _start(page: PageView, policy: HangPolicy, started_s: float) -> Deadline:

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import functools
 import sys
+from _thread import get_ident
 from typing import TYPE_CHECKING
 
 from nvrx_async.ranklink.errors import RankMonitorClientError
+from nvrx_async.ranklink.page import H_PRINCIPAL
 from nvrx_async.ranklink.rank import Connection, Rank, connect
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["RankMonitorClient", "RankMonitorClientError"]
 
 _TIMEOUTS = "current_timeouts"
+_STEP = "step"
 
 
 class RankMonitorClient:
@@ -86,6 +89,8 @@ class RankMonitorClient:
                 f"section {section} was started twice without an end between, the second start counts for nothing"
             )
             return
+        if section == _STEP:  # who has steps trains, whichever thread had connected
+            rank.words[H_PRINCIPAL] = get_ident()
         self._open[section] = rank.section(section).__enter__()
 
     def end_section(self, section: str) -> None:

@@ -76,7 +76,9 @@ def _wrong_with(header: str) -> str:
 def _check_files(variables: Variables, signal: str, *, over_grpc: bool) -> None:
     found = {kind: variables.first(f"{PREFIX}{signal}_{kind}", f"{PREFIX}{kind}") for kind in _FILES}
     for name, path in found.values():
-        if path and not os.access(path, os.R_OK):
+        if "-----BEGIN" in path:  # a private key, perhaps: nothing of it is repeated
+            variables.say(f"{name} holds a PEM itself; write it to a file, and the file's path here")
+        elif path and not os.access(path, os.R_OK):
             variables.say(f"{name}={path}: no such file that can be read, no https connection will be made")
     key, certificate = found["CLIENT_KEY"], found["CLIENT_CERTIFICATE"]
     if key[1] and not certificate[1]:

@@ -46,6 +46,7 @@ class SpanPipe:
         self._connect, self._delay_s, self._batch = connect, delay_s, batch
         self._worked, self._failed = worked, failed
         self._queue: deque[FinishedSpan] = deque(maxlen=queue)
+        self._full_enough = queue - queue // 8
         self._changed = threading.Condition()
         self._flush_at_s = math.inf
         self._closing = False
@@ -54,9 +55,12 @@ class SpanPipe:
         self._thread = threading.Thread(target=self._run, name="nvrx-spans", daemon=True)
         self._thread.start()
 
-    def put(self, span: FinishedSpan) -> None:
-        """Have a span sent. Never waits."""
+    def put(self, span: FinishedSpan, *, yields: bool = False) -> None:
+        """Have a span sent. Never waits. One that `yields` is dropped where an eighth of the queue is left only."""
         with self._changed:
+            if yields and len(self._queue) >= self._full_enough:
+                self.dropped += 1
+                return
             if len(self._queue) == self._queue.maxlen:
                 self.dropped += 1
             self._queue.append(span)

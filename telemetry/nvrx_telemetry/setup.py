@@ -157,9 +157,15 @@ def _endpoint(variables: Variables, signal: str) -> tuple[str, str]:
 def _can_be_sent_to(variables: Variables, signal: str, endpoint: str, *, over_grpc: bool) -> bool:
     """Whether requests' and gRPC's clients understand where it is to be sent."""
     name, text = ("--otlp-endpoint", endpoint) if endpoint else _endpoint(variables, signal)
+    if over_grpc and "@" in text:
+        variables.say(
+            f"no {signal.lower()} are sent: {name} has a user, which gRPC takes for a part of the host's name; "
+            f"{PREFIX}HEADERS takes what it asks for"
+        )
+        return False
     if over_grpc or not text:
         return True
-    shown = without_password(text)
+    shown = without_secrets(text)
     if not text.lower().startswith(("http://", "https://")):
         variables.say(
             f"no {signal.lower()} are sent: {name}={shown} is no URL; give one such as http://collector:4318"
@@ -240,8 +246,13 @@ def _for_grpc(compression: str) -> grpc.Compression:
     return known.get(compression, grpc.Compression.NoCompression)
 
 
-def without_password(endpoint: str) -> str:
-    """The endpoint as it may be shown."""
-    scheme, there, rest = endpoint.partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}{there}{host.rpartition('@')[2]}{slash}{path}" if there else endpoint
+def without_secrets(endpoint: str) -> str:
+    """The endpoint as it may be shown: it may have a user, and some collectors have a token in their path or query."""
+    before, there, behind = endpoint.partition("://")
+    scheme, rest = (before, behind) if there else ("", endpoint)
+    end = next((place for place, sign in enumerate(rest) if sign in "/?#"), len(rest))
+    host, tail = rest[:end].rpartition("@")[2], rest[end:]
+    if "@" in tail and ":" in host and not host.rpartition(":")[2].isdigit():
+        host = "…"  # no port, but the beginning of a password that has a slash
+    shown = tail if tail.rstrip("/") in ("", "/v1/traces", "/v1/metrics") else f"{tail[0]}…"
+    return f"{scheme}{there}{host}{shown}"

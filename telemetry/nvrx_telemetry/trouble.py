@@ -23,7 +23,8 @@ _SPEAKS_OTHERWISE = {
 
 _RETRIES = re.compile(r",? retrying in [\d.]+s\.?")
 
-_USER = re.compile(r"//[^/\s@'\"]+@")
+_USER = re.compile(r"(//)?[^/\s@'\"]*[^\s'\"]*@")
+_PATH = re.compile(r"(with url: |https?://[^\s/'\"?]+)/(?!v1/(?:traces|metrics)\b)[^\s'\"]+")
 _HEADER = re.compile(r"(header value: ).*", re.DOTALL)
 
 _TAKES_NONE = re.compile(
@@ -87,6 +88,6 @@ class Trouble:
 
 
 def _shown(reason: str) -> str:
-    """What exporters say, without the user of an endpoint and the value of a header, which they quote."""
+    """What exporters say, without what they quote of an endpoint's user, path and query, or of a header's value."""
     plain = _RETRIES.sub(";", reason).rstrip("; .")  # when it tries again is not what was wrong
-    return _HEADER.sub(r"\1(left out)", _USER.sub("//", plain))
+    return _PATH.sub(r"\1/…", _HEADER.sub(r"\1(left out)", _USER.sub(r"\1", plain)))

@@ -7,6 +7,7 @@ from math import inf
 
 _MOST = 2**31 - 1
 """More than that no timer and no queue takes."""
+_DIGITS = len(str(_MOST))
 
 
 class Variables:
@@ -17,7 +18,11 @@ class Variables:
         self.notices: list[str] = []
 
     def say(self, line: str) -> None:
-        """A line for the person, unless it was said before: one variable may hold for several signals."""
+        """A line for the person, unless it was said before: one variable may hold for several signals.
+
+        It quotes what somebody has set: signs that steer a terminal, and bytes that are no UTF-8, are not repeated.
+        """
+        line = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in line)
         if line not in self.notices:
             self.notices.append(line)
 
@@ -59,7 +64,8 @@ class Variables:
         """A whole number from 0 on, None where there is none."""
         text = self.text(name)
         if text.isascii() and text.isdigit():
-            return min(int(text), _MOST)
+            digits = text.lstrip("0")[: _DIGITS + 1]  # of very long ones `int` takes no more
+            return min(int(digits or "0"), _MOST)
         if text:
             self.say(f"{name}={text} is no whole number from 0 on, it is left out")
         return None

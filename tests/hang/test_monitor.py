@@ -247,6 +247,16 @@ def test_only_beats_of_a_side_thread_are_no_progress():
     assert [(at_s, hung) for at_s, _, hung in found] == [(100.0, False)]
 
 
+def test_a_side_thread_that_has_steps_trains():
+    """It is judged by its reports, though no step has a number: nothing is told of it for standing still."""
+
+    def rank(now: float) -> Seen:
+        names = (NameView("step", 9, 1.0, 1.0),)
+        return still(page(now, side_thread(min(now, 250.0), principal=True), names=names))
+
+    assert [(at_s, hung) for at_s, _, hung in run(monitor(), 400, rank)] == [(350.0, True)]
+
+
 def test_a_start_has_its_own_limit_where_ranks_are_known_to_report():
     (late,) = run(monitor(expected=True), 300, silent_busy)
     assert (late[0], late[2]) == (200.0, True)

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from nvrx_launcher.command_line import parse
+from nvrx_launcher.configure import configure
 from nvrx_launcher.errors import UsageError
 from nvrx_launcher.option import Source
 from nvrx_launcher.options import OPTIONS
@@ -323,3 +324,26 @@ def test_settings_survive_as_a_file_of_ours(job, tmp_path):
         assert again.value(name) == line.value(name)
         assert not again.given[name].lent
     assert again.notices == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "more", "start"),
+    [
+        ("initial_rank_heartbeat_timeout: 15\n  rank_heartbeat_timeout: 10", (), 1200),
+        ("initial_rank_heartbeat_timeout: 30", (), 1200),
+        ("initial_rank_heartbeat_timeout: 5000", (), 5000),
+        ("rank_heartbeat_timeout: 900", (), 1800),
+        (
+            "initial_rank_heartbeat_timeout: 15\n  rank_section_timeouts: {a: 5}",
+            ("--hang-timeout", "off"),
+            None,
+        ),
+    ],
+)
+def test_a_file_of_ours_gives_a_start_no_less_than_the_settings_did(job, tmp_path, settings, more, start):
+    """By our name the limit holds from the start of the process; in ft_launcher's file from the client on."""
+    line = job(f"fault_tolerance:\n  {settings}\n", "--print-config=yaml", *more)
+    (tmp_path / "ours.yaml").write_text(print_config(line, "yaml", PLAIN, None))
+    again = parse(["--config", str(tmp_path / "ours.yaml"), "train.py"], {})
+    hang = configure(again, {}, lambda _: 1, lambda _: "").hang
+    assert (hang and hang.startup_s) == start

@@ -147,6 +147,7 @@ def shown(folder: Path, verb: list[str], width: int) -> str:
     return read.decode().replace("\r\n", "\n")
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("verb", ["ps", "status", "rounds", "events", "why", "trace"])
 def test_no_line_is_wider_than_the_terminal(remembered: Path, verb: str) -> None:
     """But a path, which stands alone, so that it can be taken from the screen."""

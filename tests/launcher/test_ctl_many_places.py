@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from nvrx_async.etcd import UnavailableError
+from nvrx_async.job.codec import encode
+from nvrx_async.job.records import Node, Process
 from nvrx_async.job.status import JobState, JobStatus
 from nvrx_launcher import known_agents
 from nvrx_launcher.ctl import look
@@ -67,7 +69,9 @@ async def test_the_silent_etcd_of_another_job_is_no_failure_where_the_history_an
 
     monkeypatch.setattr(look, "status", status)
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "history.jsonl").write_bytes(b"")
+    node = Node("n0", "1", "h", "127.0.0.1", 1, Process("boot", "pid:[1]", 1, 1), "2026-01-01T00:00:00.000Z")
+    line = b'{"record":"registered","attempt":0,' + encode(node)[1:] + b"\n"
+    (tmp_path / "mine" / "history.jsonl").write_bytes(line)
     options = EtcdOptions(tuple(filter(None, [named])))
     answer = await or_past(look.status, options, "mine", screen_for("table"), log_dir=str(tmp_path))
     assert (answer, "remembers" in capsys.readouterr().err) == (code, True)

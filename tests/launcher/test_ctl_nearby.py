@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import orjson
-import pytest
-from support.nvrx_cli import nvrx
+from support.nvrx_cli import Answer, nvrx
 
+from nvrx_async.job.codec import encode
+from nvrx_async.job.records import Node, Process
 from nvrx_launcher.ctl.nearby import hint_for, job_of
 
 NOWHERE = "127.0.0.1:1"
@@ -18,8 +19,10 @@ WHY = ["why", "{job}", "2"]
 def job(log_dir: Path, run_id: str, lines: int = 1) -> Path:
     folder = log_dir / run_id
     (folder / "attempt_0" / "round_0").mkdir(parents=True)
-    line = {"record": "registered", "process": {"tag": f"{run_id}/0123"}}
-    (folder / "history.jsonl").write_bytes(orjson.dumps(line) + b"\n" + b"{}\n" * lines)
+    process = Process("boot", "pid:[1]", 1, 1, f"{run_id}/0123")
+    node = encode(Node("n0", "1", "host-a", "127.0.0.1", 2, process, "2026-01-01T00:00:00.000Z"))
+    line = b'{"record":"registered","attempt":0,' + node[1:] + b"\n"
+    (folder / "history.jsonl").write_bytes(line + b"{}\n" * lines)
     return folder
 
 
@@ -58,17 +61,23 @@ def test_nothing_is_said_where_nothing_is_near(tmp_path: Path) -> None:
     assert hint_for(tmp_path, "llama", WHY) == hint_for(tmp_path / "none", "llama", WHY) == ""
 
 
-@pytest.mark.parametrize("words", ["rounds llama", "ps", "logs llama"])
-def test_the_command_that_is_named_works(tmp_path: Path, words: str) -> None:
+def test_the_command_that_is_named_works(tmp_path: Path) -> None:
     job(tmp_path / "n0", "llama")
     log = tmp_path / "n0" / "llama" / "attempt_0" / "round_0" / "rank_0" / "stdout.log"
     log.parent.mkdir()
     log.write_text("step 1\n")
-    told = nvrx(*words.split(), "--log-dir", str(tmp_path), etcd=NOWHERE)
-    assert (told.code != 0, told.out) == (True, "")
-    typed = f"nvrx {words} --log-dir {tmp_path / 'n0'}"
-    assert typed in told.err
-    assert nvrx(*typed.split()[1:], etcd=NOWHERE).out
+    asked = ["rounds llama", "ps", "logs llama"]
+    named = [f"nvrx {words} --log-dir {tmp_path / 'n0'}" for words in asked]
+    with ThreadPoolExecutor() as each:  # at once, since each waits for the etcd that is not there
+        for typed, told in zip(named, each.map(tell, asked, [tmp_path] * 3), strict=True):
+            assert (told.code != 0, told.out) == (True, "")
+            assert typed in told.err
+        for words, told in zip(asked, each.map(tell, asked, [tmp_path / "n0"] * 3), strict=True):
+            assert told.out, words
+
+
+def tell(words: str, folder: Path) -> Answer:
+    return nvrx(*words.split(), "--log-dir", str(folder), etcd=NOWHERE)
 
 
 def test_a_history_of_another_job_is_not_told_as_this_ones(tmp_path: Path) -> None:

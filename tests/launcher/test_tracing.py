@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from nvrx_launcher.tracing import Traced
+from nvrx_launcher.tracing_later import Later
 
 pytestmark = pytest.mark.anyio
 
@@ -42,3 +43,32 @@ async def test_spans_of_ranks_are_sent_after_one_delay(
         await traced.serve()
     assert ended.group_contains(Enough)
     assert calls == done
+
+
+async def test_at_the_end_what_the_agent_did_is_told_before_what_ranks_left_is_read() -> None:
+    """Ranks may leave more than can be read in the time that an end has."""
+    made: list[str] = []
+    failed: list[Exception] = []
+    traced: Any = Traced.__new__(Traced)
+    traced._later = Later(failed.append)
+    traced._broken, traced._watch = False, None
+    traced._lookout = SimpleNamespace(
+        number=None, observer=SimpleNamespace(finish=lambda _: made.append("finish"))
+    )
+
+    def reads() -> None:
+        traced._later.put(made.append, "ranks")
+
+    async def nothing(_: object) -> int:
+        return 0
+
+    async def sends() -> None:
+        made.append("sent")
+
+    traced._spools = SimpleNamespace(look=reads, retire=reads)
+    traced._log = SimpleNamespace(new_bytes=nothing)
+    traced._outlet = SimpleNamespace(settle=lambda: made.append("settle"), ends=list, close=sends)
+    await traced.close()
+    assert [what for what in made if what != "settle"] == ["finish", "ranks", "sent"]
+    assert made[-2:] == ["settle", "sent"], "what was dropped is counted"
+    assert failed == []

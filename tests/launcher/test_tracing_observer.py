@@ -72,7 +72,19 @@ def test_a_report_whose_answer_comes_after_the_next_round_is_told() -> None:
     assert (span.start_ns, span.end_ns) == (5_000_000_000, 6_100_000_000)
     assert span.attributes[semconv.RDZV_ROUND] == 0
     assert observer.round is not None
-    assert observer.round.at.joined_s == 6.1
+    assert observer.round.at.joined_s == 6.2, "the last one before the world is sealed"
+
+
+def test_a_join_whose_answer_comes_after_the_world_is_sealed_is_told_once() -> None:
+    observer, heard = one_rank_ran()
+    observer.notice(RoundRunning(1, 1, 1, None, "all came"), 7.0)
+    assert [span for span in heard.of(semconv.HEALTH_CHECK) if span.attributes[semconv.RDZV_ROUND] == 1] == []
+    for at_s in (7.1, 7.2):
+        observer.committed(Txn((), (Put(KEYS.fault(0, "a"), b"{}"),)), at_s)
+        observer.committed(Txn((), (Put(KEYS.join(1, "a"), b"{}"),)), at_s)
+    (span,) = heard.of(semconv.HEALTH_CHECK)
+    (above,) = [one for one in heard.of(semconv.RENDEZVOUS) if one.attributes[semconv.RDZV_ROUND] == 1]
+    assert (span.parent_id, span.start_ns, span.end_ns) == (above.span_id, 6_000_000_000, 7_100_000_000)
 
 
 def test_starts_of_ranks_that_are_known_after_the_next_round_are_told() -> None:

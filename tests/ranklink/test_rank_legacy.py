@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,6 +112,25 @@ def test_sections_nest_overlap_and_end_together(page: Page, client: RankMonitorC
     assert seen(page).principal.open_sections == 0
     names = {one.name: one.seen for one in seen(page).names}
     assert names == {"setup": 1, "load": 1, "step": 1}
+
+
+def test_the_thread_that_has_steps_is_the_one_that_trains(page: Page, client: RankMonitorClient) -> None:
+    """Whichever had connected: else a training in a side thread is late with its first report for ever."""
+
+    def trains() -> None:
+        client.start_section("step")
+        client.end_section("step")
+
+    assert seen(page).principal is None
+    training = threading.Thread(target=trains)
+    training.start()
+    training.join()
+    principal = seen(page).principal
+    assert principal is not None
+    assert principal.ident == training.ident
+    client.start_section("checkpointing")
+    client.end_section("checkpointing")
+    assert seen(page).principal.ident == training.ident
 
 
 def test_what_is_out_of_order_is_told_and_hurts_nobody(

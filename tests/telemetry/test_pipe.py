@@ -85,6 +85,24 @@ def test_a_flush_of_nothing_does_not_hurry_the_next_span() -> None:
     assert sender.batches == [[f"span {n}" for n in range(10)]]
 
 
+def test_what_yields_leaves_room_for_the_rest() -> None:
+    """A rank that tells much must not push out what its agent tells of a fault."""
+    sender, told = Thinking(), []
+    through = pipe(sender, told, queue=24)
+    through.put(span(0))
+    through.flush()
+    assert sender.entered.wait(10)
+    through.put(span(1))
+    for number in range(100, 200):
+        through.put(span(number), yields=True)
+    for number in range(2, 5):
+        through.put(span(number))
+    assert through.dropped == 80
+    assert [one.span_id - 1 for one in through._queue] == [1, *range(100, 120), 2, 3, 4]
+    sender.answer.set()
+    assert through.close()
+
+
 def test_nobody_waits_while_a_collector_thinks() -> None:
     """All that an agent asks of the pipe is done before the answer comes, however much it is."""
     sender, told = Thinking(), []

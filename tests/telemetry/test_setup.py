@@ -16,7 +16,7 @@ from nvrx_telemetry import semconv
 from nvrx_telemetry.metrics import COUNTERS, GAUGES, HISTOGRAMS, Metrics
 from nvrx_telemetry.prometheus import prometheus_name
 from nvrx_telemetry.sampling import sampling
-from nvrx_telemetry.setup import Protocol, telemetry_config, without_password
+from nvrx_telemetry.setup import Protocol, telemetry_config, without_secrets
 from nvrx_telemetry.trouble import Trouble
 from nvrx_telemetry.variables import Variables
 
@@ -179,14 +179,21 @@ def test_numbers_beyond_all_measure_are_what_timers_and_queues_take() -> None:
 @pytest.mark.parametrize(
     ("endpoint", "shown"),
     [
-        ("http://user:secret@c:4318/x@y", "http://c:4318/x@y"),
+        ("http://user:secret@c:4318/x@y", "http://c:4318/…"),
+        ("user:secret@c:4318", "c:4318"),
+        ("http://user:secret/more@c:4318", "http://…/…"),
+        ("http://user:#secret@c:4318", "http://…#…"),
+        ("https://c/receiver/secret/", "https://c/…"),
+        ("https://c:1?key=secret", "https://c:1?…"),
+        ("http://c:4318/v1/traces", "http://c:4318/v1/traces"),
+        ("http://c:4318/", "http://c:4318/"),
         ("https://c", "https://c"),
         ("", ""),
         ("c:4317", "c:4317"),
     ],
 )
 def test_no_password_is_shown(endpoint: str, shown: str) -> None:
-    assert without_password(endpoint) == shown
+    assert without_secrets(endpoint) == shown
 
 
 @pytest.mark.parametrize(
@@ -194,6 +201,10 @@ def test_no_password_is_shown(endpoint: str, shown: str) -> None:
     [
         "No connection adapters were found for 'junk://me:hunter2@c:4318/v1/traces'",
         "Invalid return character(s) in header value: 'Bearer\nhunter2'",
+        "Transient error HTTPConnectionPool(host='c'): Max retries exceeded with url: /?key=hunter2/v1/traces (x)",
+        "Transient error HTTPConnectionPool(host='c'): Max retries exceeded with url: /in/hunter2/v1/traces (x)",
+        "Transient error of HTTPConnectionPool: https://c:4318/in/hunter2: no",
+        "Transient error StatusCode.UNAVAILABLE while exporting to me:hunter2@c:1; errors resolving me:hunter2@c:1: no",
     ],
 )
 def test_a_reason_shows_no_secret(reason: str) -> None:
@@ -202,6 +213,13 @@ def test_a_reason_shows_no_secret(reason: str) -> None:
     assert "hunter2" not in told[0]
     assert reason[:20] in told[0]
     assert told[0].endswith("; the job goes on, it is tried again")
+
+
+def test_a_path_that_everybody_has_is_shown() -> None:
+    told: list[str] = []
+    said = "Max retries exceeded with url: /v1/traces (Caused by x at http://c:4318/v1/metrics)"
+    Trouble("http://c", told.append).failed(said)
+    assert said in told[0]
 
 
 def test_what_cannot_be_sent_at_the_end_is_told_with_its_reason() -> None:

@@ -156,6 +156,31 @@ def test_no_password_of_an_endpoint_is_told() -> None:
         assert "hunter2" not in line
 
 
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    [
+        ({ON: "me:hunter2@c:4318"}, "=c:4318 is no URL"),
+        ({ON: "junk://c/hunter2/x"}, "=junk://c/… is no URL"),
+        ({ON: "me:hunter2@c:4317", f"{OTLP}PROTOCOL": "grpc"}, "has a user, which gRPC"),
+        ({ON: "http://me:hunter2@c:4317", f"{OTLP}PROTOCOL": "grpc"}, "has a user, which gRPC"),
+        ({**AT, f"{OTLP}CLIENT_KEY": "-----BEGIN PRIVATE KEY-----\nhunter2\n"}, "holds a PEM itself"),
+        ({**AT, "OTEL_TRACES_SAMPLER": "\x1b]0;x\x07y\udcff\n"}, "SAMPLER=\ufffd]0;x\ufffdy\ufffd is not"),
+    ],
+)
+def test_no_secret_and_no_sign_that_steers_a_terminal_is_repeated(
+    environment: dict[str, str], says: str
+) -> None:
+    lines = told(environment)
+    assert any(says in line for line in lines), lines
+    assert all("hunter2" not in line and line.isprintable() for line in lines)
+
+
+def test_a_number_of_any_length_is_one() -> None:
+    for text in ("9" * 5000, "0" * 5000 + "9" * 11):
+        assert limits(Variables({"OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": text})).count == 2**31 - 1
+    assert limits(Variables({"OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "0" * 5000 + "7"})).count == 7
+
+
 @pytest.mark.parametrize("text", ["none", "gzip", "deflate", "zip", ""])
 def test_compression_of_any_name_is_no_reason_not_to_send_over_grpc(
     monkeypatch: pytest.MonkeyPatch, grpc_collector: Receiver, text: str

@@ -45,14 +45,23 @@ async def or_past(
     try:
         return await verb(options, run_id, screen, **named)
     except (UnavailableError, NoEtcdError, NoSuchJobError) as error:
-        told = await anyio.to_thread.run_sync(_read, run_id, log_dir)
+        code = ExitCode.NEVER_READY if isinstance(error, EtcdError) else ExitCode.USAGE
+        try:
+            told = await anyio.to_thread.run_sync(_read, run_id, log_dir)
+        except OSError as refused:
+            what = f"{refused.filename} cannot be read: {refused.strerror}"
+            raise ElsewhereError(what, f"ls -l {refused.filename} tells who may", code) from refused
         if told is None:
             number = named.get("number")
             words = [verb.__name__, "{job}", *([] if number is None else [str(number)])]
             await _point_elsewhere(error, run_id, log_dir, words)
             raise
         path, found = told
-        _warn(error, path, screen)
+        if not found.events and not found.rounds:
+            wrong = "was it written by another version?" if found.unread else "it is empty"
+            what = f"{_cause(error)}, and {path} tells nothing of job {run_id}"
+            raise ElsewhereError(what, wrong, code) from error
+        _warn(error, path, screen, found.unread)
         _show(verb, found, screen, named)
         silent = isinstance(error, EtcdError) and await is_of_job(options, run_id)
         return ExitCode.NEVER_READY if silent else ExitCode.DONE
@@ -91,7 +100,7 @@ async def _point_elsewhere(
     root, named = _root(log_dir), log_dir or any(os.environ.get(name) for name in FOLDER_VARIABLES)
     hint = "" if not named else await anyio.to_thread.run_sync(hint_for, root, run_id, words)
     if hint:
-        why = error.cause if isinstance(error, EtcdError) else error.message
+        why = _cause(error)
         what = f"a history of job {run_id}" if run_id else "a job's folder"
         code = ExitCode.NEVER_READY if isinstance(error, EtcdError) else ExitCode.USAGE
         raise ElsewhereError(f"{why}, and {root} is not where {what} lies", hint, code) from error
@@ -102,12 +111,20 @@ def _root(log_dir: str | None) -> Path:
     return Path(given or DEFAULT_FOLDER)
 
 
-def _warn(error: UnavailableError | NoEtcdError | NoSuchJobError, path: Path, screen: Screen) -> None:
-    """Say what could not be asked, and what answers in its place."""
-    why = error.cause if isinstance(error, EtcdError) else error.message
-    sys.stderr.write(f"{screen.palette.warning('warning:')} {why}; this is what {path} remembers\n")
+def _cause(error: UnavailableError | NoEtcdError | NoSuchJobError) -> str:
+    return error.cause if isinstance(error, EtcdError) else error.message
+
+
+def _warn(
+    error: UnavailableError | NoEtcdError | NoSuchJobError, path: Path, screen: Screen, unread: int = 0
+) -> None:
+    """Say what could not be asked, and what answers in its place, but for `unread` of its lines."""
+    sys.stderr.write(f"{screen.palette.warning('warning:')} {_cause(error)}; this is what {path} remembers\n")
     if isinstance(error, EtcdError):
         sys.stderr.write("".join(f"  {fact}\n" for fact in error.evidence))
+    if unread:
+        lines = f"{unread} of its lines" if unread > 1 else "one of its lines"
+        sys.stderr.write(f"  {lines} could not be read and may have told more\n")
 
 
 def _read_all(root: Path) -> list[Past]:
@@ -116,8 +133,12 @@ def _read_all(root: Path) -> list[Past]:
 
     found = []
     for path in root.glob(f"*/{HISTORY}"):
-        with path.open("rb") as file:
-            found.append(past(path.parent.name, file))
+        try:
+            if path.is_file():
+                with path.open("rb") as file:
+                    found.append(past(path.parent.name, file))
+        except OSError as error:  # another person's, perhaps
+            sys.stderr.write(f"warning: {path} cannot be read: {error.strerror}\n")
     return sorted(found, key=lambda one: one.status.created_utc, reverse=True)
 
 

@@ -1,0 +1,76 @@
+"""`nvrx` of a history that cannot be read, in part or at all: said, and no internal error."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from support.nvrx_cli import nvrx
+
+from nvrx_async.job.codec import encode
+from nvrx_async.job.records import Node, Process
+from nvrx_launcher.ctl import past
+
+NOWHERE = "127.0.0.1:1"
+NODE = Node("n0", "1", "host-a", "127.0.0.1", 2, Process("boot", "pid:[1]", 1, 1), "2026-01-01T00:00:00.000Z")
+REGISTERED = b'{"record":"registered","attempt":0,' + encode(NODE)[1:] + b"\n"
+
+
+def history(log_dir: Path, run_id: str, content: bytes) -> Path:
+    folder = log_dir / run_id
+    folder.mkdir(parents=True)
+    (folder / "history.jsonl").write_bytes(content)
+    return folder / "history.jsonl"
+
+
+def test_lines_that_could_not_be_read_are_told_of(tmp_path: Path) -> None:
+    history(tmp_path, "llama", REGISTERED + b'{"record":"outco')
+    told = nvrx("status", "llama", "--log-dir", str(tmp_path), etcd=NOWHERE)
+    assert (told.code, "one of its lines could not be read" in told.err, "llama" in told.out) == (
+        3,
+        True,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"", "it is empty"), (REGISTERED.replace(b'"schema":1', b'"schema":99'), "another version")],
+)
+@pytest.mark.parametrize("verb", ["status", "why", "events", "rounds", "trace"])
+def test_a_history_that_tells_nothing_is_no_job(tmp_path: Path, verb: str, content: bytes, says: str) -> None:
+    history(tmp_path, "llama", content)
+    told = nvrx(verb, "llama", "--log-dir", str(tmp_path), etcd=NOWHERE)
+    assert (told.code, told.out, "tells nothing of job llama" in told.err, says in told.err) == (
+        3,
+        "",
+        True,
+        True,
+    )
+
+
+def test_what_cannot_be_read_hides_no_other_job(tmp_path: Path) -> None:
+    history(tmp_path, "llama", REGISTERED)
+    (tmp_path / "folder" / "history.jsonl").mkdir(parents=True)
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / "history.jsonl")
+    told = nvrx("ps", "--log-dir", str(tmp_path), etcd=NOWHERE)
+    assert (told.code, [line.split()[0] for line in told.lines]) == (3, ["JOB", "llama"])
+
+
+def test_somebody_elses_history_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = history(tmp_path, "theirs", REGISTERED)
+    history(tmp_path, "llama", REGISTERED)
+    opened = Path.is_file
+
+    def refusing(path: Path) -> bool:
+        if path == theirs:
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path)
+
+    monkeypatch.setattr(Path, "is_file", refusing)  # the superuser, as whom tests run, may read all
+    assert [one.run_id for one in past._read_all(tmp_path)] == ["llama"]
+    assert f"{theirs} cannot be read: Permission denied" in capsys.readouterr().err
