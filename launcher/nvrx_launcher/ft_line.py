@@ -6,7 +6,7 @@ before the environment, and both before a file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import TypeAlias
 
@@ -51,7 +51,7 @@ def settle(givers: Givers, told: Sequence[Translated]) -> tuple[str, ...]:
     _one_time_out(givers["workers_stop_timeout"])
     _larger(givers["hang_timeout"])
     _start(givers)
-    notices = [notice for one in told for notice in one.notices]
+    notices = [*(notice for one in told for notice in one.notices), *_unlimited_there(givers)]
     nodes = next(iter(givers["nnodes"]), None)
     lent = any(one.given or one.notices for one in told) or any(
         one.lent for ones in givers.values() for one in ones
@@ -63,6 +63,16 @@ def settle(givers: Givers, told: Sequence[Translated]) -> tuple[str, ...]:
             f"as ft_launcher has it, are --nnodes {least} --spares {most - least}"
         )
     return tuple(notices)
+
+
+def _unlimited_there(givers: Givers) -> Iterator[str]:
+    """Who limits some of it has not limited the rest there, and may have an evaluation that takes long."""
+    limited = [ones[0] for name in ("section_limits", "hang_startup_timeout") if (ones := givers[name])]
+    if limited and limited[0].lent and not givers["hang_timeout"]:
+        yield (
+            f"{limited[0].spelled}: all else has --hang-timeout, {DEFAULT_HANG_TIMEOUT_S:g} s, "
+            "and no limit in ft_launcher"
+        )
 
 
 def whole_start_s(first_report_s: float, timeout_s: float) -> float:

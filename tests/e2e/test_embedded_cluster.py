@@ -145,7 +145,7 @@ def test_an_agent_that_comes_back_brings_its_member_back(nodes: Nodes, data: str
 
     if data == "gone":
         again.says("joins without data of its own")
-    nodes.stage.until(whole, "three members with a vote")
+    nodes.stage.until_seen(whole, "three members with a vote")
     assert nodes.endpoint_of(again) == endpoint
     after = {member.ID for member in nodes.members(nodes.endpoint_of(others[0]))}
     assert (after == before) == (data == "kept")
@@ -302,10 +302,9 @@ def test_the_ranks_of_a_spare_that_steps_in_start_warm(nodes: Nodes) -> None:
     logs = nodes.stage.folder / "logs" / "spare"
 
     def noted(words: str) -> bool:
-        nodes.stage.for_a_while(0.1)
         return any(words in log.read_text() for log in logs.glob("*/agent-*.log"))
 
-    nodes.stage.until(lambda: noted("warm workers: 1 ready"), "the spare is warm")
+    nodes.stage.until_seen(lambda: noted("warm workers: 1 ready"), "the spare is warm")
     nodes.lose(agents[0])
     nodes.stage.up(1, 3)
     assert noted("warm workers: 1 of 1 ranks start warm"), nodes.stage.told()

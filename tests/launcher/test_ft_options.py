@@ -237,6 +237,7 @@ def test_wrong_ones(arguments, message, hint):
         ("--ft-enable-nic-monitor off", "command line: these ask for what happens anyway: --ft-enable-nic-monitor"),
         ("--ft-rank-termination-signal sigkill", "these ask for what happens anyway: --ft-rank-termination-signal"),
         ("--ft-safety_factor 3 --ft-log-level INFO", "--ft-safety_factor (limits are learned as 5 times"),
+        ("--ft-rank-section-timeouts a:5", "--ft-rank-section-timeouts: all else has --hang-timeout, 600 s"),
         ("--ft-rank-heartbeat-timeout 60 --nnodes 2:4", "are --nnodes 2 --spares 2"),
         ("--ft-initial-rank-heartbeat-timeout 60", "--ft-initial-rank-heartbeat-timeout 60 is shorter than"),
         (
@@ -248,6 +249,12 @@ def test_wrong_ones(arguments, message, hint):
 def test_notes(arguments, notice):
     line = arguments + (" --rdzv-endpoint h:1 --rdzv-id a" if "nnodes" in arguments else "")
     assert any(notice in one for one in config(line).notices), config(line).notices
+
+
+def test_who_says_how_long_all_else_may_take_is_not_told_of_it():
+    for more in ("--hang-timeout 600", "--hang-timeout off", "--ft-rank-out-of-section-timeout 90"):
+        notices = config(f"--ft-rank-section-timeouts a:5 {more}").notices
+        assert not any("all else" in one for one in notices), notices
 
 
 def test_without_anything_of_ft_launcher_nothing_is_said():

@@ -21,7 +21,6 @@ from nvrx_async.etcd.wire import grpc, messages, stubs
 PORTS = range(20_000, 32_000, 2)
 """Below those that the kernel gives to connections: nobody takes the peer port beside one that was found free."""
 CALL_S = 10.0
-LOOK_S = 0.1
 
 
 def member_endpoints(count: int = 3) -> list[str]:
@@ -57,11 +56,7 @@ class Nodes:
     def member_up(self, agent: Agent) -> int:
         """Wait for its etcd: a node is in the job before its own member runs, where the others were there first."""
 
-        def found() -> int | None:
-            self.stage.for_a_while(LOOK_S)
-            return self.member_of(agent)
-
-        pid = self.stage.until(found, f"{agent.node} runs a member")
+        pid = self.stage.until_seen(lambda: self.member_of(agent), f"{agent.node} runs a member")
         assert pid is not None
         return pid
 
@@ -78,7 +73,9 @@ class Nodes:
         """The agent whose member leads the cluster."""
         for agent in agents:
             with grpc.insecure_channel(self.endpoint_of(agent)) as channel:
-                status = stubs.MaintenanceStub(channel).Status(messages.StatusRequest(), timeout=CALL_S)
+                status = stubs.MaintenanceStub(channel).Status(
+                    messages.StatusRequest(), timeout=CALL_S, wait_for_ready=True
+                )
                 if status.header.member_id == status.leader:
                     return agent
         raise AssertionError(f"no leader\n{self.stage.told()}")
@@ -87,13 +84,12 @@ class Nodes:
         """Wait until each of them runs a member with a vote. Nothing tells of that: look again and again."""
 
         def reached() -> bool:
-            self.stage.for_a_while(LOOK_S)
             up = [agent for agent in agents if self.member_of(agent) is not None]
             listed = self.members(self.endpoint_of(up[0])) if up else []
             voting = [member for member in listed if member.name and not member.isLearner]
             return len(up) == len(voting) == len(agents)
 
-        self.stage.until(reached, f"{len(agents)} members with a vote")
+        self.stage.until_seen(reached, f"{len(agents)} members with a vote")
 
     def follows(self, endpoint: str) -> None:
         """Wait until this member has caught up with the cluster: it answers a linearizable read only then."""
@@ -104,11 +100,10 @@ class Nodes:
                     request = messages.RangeRequest(key=b"/nvrx")
                     stubs.KVStub(channel).Range(request, timeout=BOUND_S, wait_for_ready=True)
             except grpc.RpcError:  # it learns of another leader while the read waits
-                self.stage.for_a_while(LOOK_S)
                 return False
             return True
 
-        self.stage.until(reached, f"{endpoint} follows")
+        self.stage.until_seen(reached, f"{endpoint} follows")
 
     def coordinates(self, *agents: Agent) -> Agent:
         """The agent that decides for the job."""

@@ -33,6 +33,7 @@ TRAINING = Path(__file__).resolve().parents[2] / "examples" / "train_ddp.py"
 BOUND_S = 30.0
 """How long a test waits for anything that should come at once; generous, since other work may take the cores."""
 GONE_S = 5.0
+LOOK_S = 0.05
 
 STAGE_MARK, AGENT_MARK = "NVRX_TEST_STAGE", "NVRX_TEST_AGENT"
 _OURS = ("NVRX_", "PET_", "SLURM_", "ETCD_", "ETCDCTL_", "TORCH")
@@ -270,6 +271,14 @@ class Stage:
                     return found
                 raise AssertionError(f"not within {bound_s:g} s: {what}\n{self.told()}")
             self._dispatch(left_s)
+        return found
+
+    def until_seen(self, reached: Callable[[], T], what: str, bound_s: float = BOUND_S) -> T:
+        """As `until`, for what tells nobody when it is reached: look again and again."""
+        deadline_s = time.monotonic() + bound_s
+        while not (found := reached()):
+            assert time.monotonic() < deadline_s, f"not within {bound_s:g} s: {what}\n{self.told()}"
+            self.for_a_while(LOOK_S)
         return found
 
     def for_a_while(self, window_s: float) -> None:
