@@ -9,7 +9,20 @@ import pytest
 from support.nvrx_cli import nvrx
 
 from nvrx_async.job.codec import encode
-from nvrx_async.job.records import End, FaultKind, Level, Node, Phase, Process, Root, Round
+from nvrx_async.job.records import (
+    Assignment,
+    End,
+    EndedBy,
+    FaultKind,
+    Level,
+    Node,
+    Phase,
+    Process,
+    RankEnd,
+    Root,
+    Round,
+    Seat,
+)
 from nvrx_launcher.ctl import past
 
 NOWHERE = "127.0.0.1:1"
@@ -68,6 +81,22 @@ def test_an_outage_is_told_though_a_restart_was_before_it(tmp_path: Path) -> Non
         ["cause", "rank 0 raised"],
     ]
     assert "does not answer" not in nvrx("why", "llama", "0", "--log-dir", str(tmp_path), etcd=NOWHERE).out
+
+
+def test_of_one_nodes_history_it_is_told_that_it_is_one_nodes(tmp_path: Path) -> None:
+    seated = Assignment(0, Seat("n0", "1", "host-a", 0, 0, 2), 4, 2, "10.0.0.1", 29500)
+    stopped = RankEnd(0, 0, 7, FaultKind.STOPPED_BY_US, EndedBy.US)
+    end = End(
+        0, Root(FaultKind.EXCEPTION, "rank 3 raised"), Level.IN_JOB, "restart 1", "2026-01-01T00:01:00.000Z"
+    )
+    told = (
+        b'{"record":"assignment",' + encode(seated)[1:],
+        b'{"record":"rank_end","round":0,' + encode(stopped)[1:],
+        b'{"record":"end",' + encode(end)[1:],
+    )
+    history(tmp_path, "llama", REGISTERED + b"\n".join(told))
+    err = nvrx("why", "llama", "--log-dir", str(tmp_path), etcd=NOWHERE).err
+    assert "of 2 nodes' ranks it knows how those of n0 ended" in err, err
 
 
 def test_what_cannot_be_read_hides_no_other_job(tmp_path: Path) -> None:

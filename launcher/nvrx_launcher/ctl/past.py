@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nvrx_async.job.history import Past
 
 FOLDER_VARIABLES = ("NVRX_LOG_DIR", "PET_LOG_DIR")
+_SHOWN = 8
 DEFAULT_FOLDER = "nvrx-logs"
 
 
@@ -62,6 +63,7 @@ async def or_past(
             what = f"{_cause(error)}, and {path} tells nothing of job {run_id}"
             raise ElsewhereError(what, wrong, code) from error
         _warn(error, path, screen, found.unread)
+        _tell_whose(found)
         _show(verb, found, screen, named)
         silent = isinstance(error, EtcdError) and await is_of_job(options, run_id)
         return ExitCode.NEVER_READY if silent else ExitCode.DONE
@@ -125,6 +127,15 @@ def _warn(
     if unread:
         lines = f"{unread} of its lines" if unread > 1 else "one of its lines"
         sys.stderr.write(f"  {lines} could not be read and may have told more\n")
+
+
+def _tell_whose(found: Past) -> None:
+    """Say where the ends of other nodes' ranks are not known: those that are shown are not all."""
+    judged = next((one for one in reversed(found.rounds) if one.root is not None), None)
+    known = {report.node_id for report in judged.reports} if judged is not None else set()
+    if judged is not None and known and len(known) < judged.node_count:
+        names = ", ".join(sorted(known)[:_SHOWN]) + (" and more" if len(known) > _SHOWN else "")
+        sys.stderr.write(f"  of {judged.node_count} nodes' ranks it knows how those of {names} ended\n")
 
 
 def _read_all(root: Path) -> list[Past]:
