@@ -89,7 +89,7 @@ class Traced:
         turns = Turns()
         self._outlet = Outlet(config, self._resource, turns, warn)
         self._later = Later(self._fails, turns)
-        self._spools = RankSpools(self._outlet.emit_of_rank, self._now_ns, self._later)
+        self._spools = RankSpools(self._outlet.emit_of_rank, self._outlet.lost, self._now_ns, self._later)
         self._log = LogCount()
         self._lookout: Lookout | None = None
         self._watch: TracedWatch | None = None

@@ -8,6 +8,8 @@ from typing import Any
 import anyio
 
 from nvrx_async.aside import aside
+from nvrx_launcher import tracing_anchors
+from nvrx_launcher.tracing_anchors import Anchors
 from nvrx_telemetry import semconv
 from nvrx_telemetry.groups import is_on
 from nvrx_telemetry.metrics import Metrics
@@ -42,6 +44,8 @@ class Outlet:
         self._metrics = Metrics(config, resource, self._trouble)
         self._pipe = self._make_pipe() if config.traces is not None else None
         self._measures = False
+        self._anchors = Anchors()
+        self._told_unfit = False
         self._dropped = 0
 
     def _make_pipe(self) -> SpanPipe:
@@ -61,7 +65,20 @@ class Outlet:
             from nvrx_telemetry.sender import SdkSender, take_over_log  # noqa: PLC0415
 
             take_over_log(self._trouble.heard)
-            return SdkSender(span_exporter(self._config), self._resource, __version__, self._turns)
+            return SdkSender(
+                span_exporter(self._config), self._resource, __version__, self._turns, self._unfit
+            )
+
+    def _unfit(self, count: int, reason: str) -> None:
+        """Spans that no exporter can encode; what is behind them goes on."""
+        self.lost(count)
+        if not self._told_unfit:
+            self._told_unfit = True
+            self._warn(f"telemetry: {count} spans are left out, they cannot be encoded: {reason}")
+
+    def lost(self, spans: int) -> None:
+        """So many spans were lost elsewhere."""
+        self._metrics.add(semconv.METRIC_SPANS_DROPPED, spans)
 
     def takes(self, trace_id: int) -> bool:
         """Whether spans of this trace are wanted."""
@@ -76,8 +93,15 @@ class Outlet:
         self._put(span, yields=True)
 
     def _put(self, span: FinishedSpan, *, yields: bool) -> None:
-        if self._pipe is not None and is_on(span.name, self._config.groups) and self.takes(span.trace_id):
+        if self._pipe is None or not self.takes(span.trace_id):
+            return
+        if is_on(span.name, self._config.groups):
+            for anchor in self._anchors.before(span.trace_id):
+                self._pipe.put(anchor)
             self._pipe.put(span, yields=yields)
+        elif span.name in tracing_anchors.NAMES:
+            for anchor in self._anchors.held(span):
+                self._pipe.put(anchor)
 
     def flush(self) -> None:
         """Have what is known sent soon, though not in the way of the restart that has just begun."""

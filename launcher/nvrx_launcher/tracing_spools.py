@@ -14,10 +14,20 @@ from nvrx_telemetry.model import FinishedSpan, Value
 
 
 class RankSpools:
-    """See the module. `emit` takes spans in a thread; `now_ns` says when spans that never end did."""
+    """See the module. `emit` takes spans in a thread, `lost` hears how many found no room in a spool.
 
-    def __init__(self, emit: Callable[[FinishedSpan], None], now_ns: Callable[[], int], later: Later) -> None:
+    `now_ns` says when spans that never end did.
+    """
+
+    def __init__(
+        self,
+        emit: Callable[[FinishedSpan], None],
+        lost: Callable[[int], None],
+        now_ns: Callable[[], int],
+        later: Later,
+    ) -> None:
         self._emit = emit
+        self._lost = lost
         self._now_ns = now_ns
         self._later = later
         self._readers: dict[int, spool.SpoolReader] = {}
@@ -51,6 +61,9 @@ class RankSpools:
     def _drain(self, reader: spool.SpoolReader) -> None:
         for span in reader.drain():
             self._emit(span)
+        if reader.lost:
+            self._lost(reader.lost)
+            reader.lost = 0
 
     def _end(self, reader: spool.SpoolReader) -> None:
         """What never ended is told as that."""

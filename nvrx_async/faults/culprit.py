@@ -177,7 +177,7 @@ def culprit(states: Sequence[RankState]) -> Blame:
     if apart is not None:
         return _blame([apart], f"{_doing(apart)}, apart from all others", states)
     if len(stalled) < len(alive):
-        return _blame(stalled, f"{_doing(stalled[0])}, the others get on", states)
+        return _blame(stalled, _doing(stalled[0]), states, end=", the others get on")
     if len(alive) == 1:
         return _blame(alive, _doing(alive[0]), states)
     return Blame(None, _nobody(alive, states))
@@ -188,13 +188,13 @@ def _ends_late(one: RankState, alive: Sequence[RankState]) -> bool:
     return one.done and not one.waits and (one.hung or all(other.waits for other in alive if other.hung))
 
 
-def _blame(found: Sequence[RankState], what: str, states: Sequence[RankState]) -> Blame:
+def _blame(found: Sequence[RankState], what: str, states: Sequence[RankState], *, end: str = "") -> Blame:
     one = found[0]
     others = [other for other in states if other.rank != one.rank and other.waits]
     wait = f" while {_count(others)}" if others else ""
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     step = f", last at step {one.step}" if one.step is not None else ""
-    return Blame(one.rank, f"rank {one.rank} on {one.node}{more} {what}{step}{wait}")
+    return Blame(one.rank, f"rank {one.rank} on {one.node}{more} {what}{step}{end}{wait}")
 
 
 def _nobody(alive: Sequence[RankState], states: Sequence[RankState]) -> str:

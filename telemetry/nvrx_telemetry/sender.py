@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
@@ -26,7 +27,8 @@ _MOST_RESOURCES = 4096
 class SdkSender:
     """Implements `nvrx_telemetry.pipe.Sender`. `resource`: the attributes of this process.
 
-    `turns` is entered while spans are made and sent.
+    `turns` is entered while spans are made and sent. `unfit` hears how many spans cannot be encoded, and why: an
+    exporter refuses their whole batch, and would do so for ever.
     """
 
     def __init__(
@@ -35,8 +37,10 @@ class SdkSender:
         resource: Mapping[str, Value],
         version: str,
         turns: AbstractContextManager[None] | None = None,
+        unfit: Callable[[int, str], None] | None = None,
     ) -> None:
         self._exporter = exporter
+        self._unfit = unfit or _nobody_listens
         self._turns = turns or nullcontext()
         self._own = Resource.create(_texts(resource))
         self._scope = InstrumentationScope(SCOPE, version)
@@ -46,7 +50,20 @@ class SdkSender:
     def send(self, spans: Sequence[FinishedSpan]) -> bool:
         """Send; blocks for as long as the exporter tries."""
         with self._turns:
-            return self._exporter.export([self._readable(span) for span in spans]) is SpanExportResult.SUCCESS
+            made = [self._readable(span) for span in spans]
+            if self._export(made):
+                return True
+            reasons = (
+                [reason for span in made if (reason := _unencodable([span]))] if _unencodable(made) else []
+            )
+            if not reasons:
+                return False
+            self._unfit(len(reasons), reasons[0])
+            fit = [span for span in made if not _unencodable([span])]
+            return not fit or self._export(fit)
+
+    def _export(self, spans: Sequence[ReadableSpan]) -> bool:
+        return self._exporter.export(spans) is SpanExportResult.SUCCESS
 
     def abort(self) -> None:
         """End the exporter, also one that is sending."""
@@ -96,6 +113,19 @@ def take_over_log(heard: Callable[[str], None]) -> None:
     logger = logging.getLogger("opentelemetry")
     logger.handlers = [HeardLog(heard)]
     logger.propagate = False
+
+
+def _unencodable(spans: Sequence[ReadableSpan]) -> str:
+    """Why OTLP's encoder, which is in all exporters, refuses them; empty if it does not."""
+    try:
+        encode_spans(spans).SerializePartialToString()
+    except Exception as error:  # noqa: BLE001 - the exporters catch whatever it raises, too
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _nobody_listens(count: int, reason: str) -> None:
+    del count, reason
 
 
 def _status(error: str | None) -> Status:

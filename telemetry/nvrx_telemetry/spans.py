@@ -173,6 +173,7 @@ class Recorder:
         self.parent = parent
         self._descriptor = descriptor
         self._epoch_ns = epoch_ns
+        self._lost = 0
 
     def now_ns(self) -> int:
         """Nanoseconds since 1970 by the agent's clock: no step of the wall clock is in it."""
@@ -194,8 +195,13 @@ class Recorder:
             told = spool_line.line(
                 name, me, parent.span_id, times_ns, attributes, error, still_open=still_open
             )
-            if os.fstat(self._descriptor).st_blocks * 512 + len(told) < spool_line.LIMIT_BYTES:
-                os.write(self._descriptor, told)
+            if os.fstat(self._descriptor).st_blocks * 512 + len(told) >= spool_line.LIMIT_BYTES:
+                self._lost += 1
+                return
+            if self._lost:
+                told += spool_line.lost(self._lost)
+                self._lost = 0
+            os.write(self._descriptor, told)
         except (OSError, TypeError, ValueError, RuntimeError):
             return  # law 8: a span that cannot be kept, or is no JSON, changes nothing for the training
 

@@ -31,25 +31,29 @@ def make(name: str) -> int:
     return os.memfd_create(f"nvrx-spans-{name}", os.MFD_CLOEXEC)
 
 
-def read(text: bytes, resource: Mapping[str, Value]) -> list[tuple[FinishedSpan, bool]]:
-    """The spans of whole lines, and whether each is still open.
+def read(text: bytes, resource: Mapping[str, Value]) -> tuple[list[tuple[FinishedSpan, bool]], int]:
+    """The spans of whole lines, and whether each is still open; and how many found no room, by what is said of them.
 
     A line that is none is passed over, since a rank may write what it likes.
     """
-    found = []
+    found, lost = [], 0
     for raw in text.splitlines():
         try:
             data = json.loads(raw)
-            found.append((_span(data, resource), bool(data.get("open"))))
+            if isinstance(count := data.get("lost"), int):
+                lost += min(max(count, 0), _MOST)
+            else:
+                found.append((_span(data, resource), bool(data.get("open"))))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             continue
-    return found
+    return found, lost
 
 
 class SpoolReader:
-    """The agent's side of one spool."""
+    """The agent's side of one spool. `lost`: how many spans found no room, as far as the rank could say."""
 
     def __init__(self, descriptor: int, resource: Mapping[str, Value]) -> None:
+        self.lost = 0
         self._descriptor = descriptor
         self._resource = resource
         self._read_to = 0
@@ -69,7 +73,9 @@ class SpoolReader:
         if len(whole) > 1 << 16:
             _punch(self._descriptor, self._read_to)
         ended = []
-        for span, still_open in read(whole, self._resource):
+        found, lost = read(whole, self._resource)
+        self.lost += lost
+        for span, still_open in found:
             if not still_open:
                 self._open.pop(span.span_id, None)
                 self._ended[span.span_id] = None

@@ -47,3 +47,8 @@ def line(
     if still_open:
         data["open"] = True
     return json.dumps(data, separators=(",", ":"), default=str).encode() + b"\n"
+
+
+def lost(spans: int) -> bytes:
+    """A line that says how many spans found no room before it."""
+    return json.dumps({"lost": spans}).encode() + b"\n"

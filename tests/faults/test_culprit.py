@@ -161,3 +161,12 @@ def test_who_has_finished_too_early_is_blamed_by_those_who_wait():
 def test_a_rank_that_never_said_anything_is_told_as_that():
     blame = culprit([rank(1, hello=False, step=None)])
     assert blame.sentence == "rank 1 on h0 stands still and never reported anything"
+
+
+def test_the_step_is_the_blamed_ones_and_not_that_of_those_who_get_on():
+    stalled = rank(1, Frame("/x/save.py", 1, "save"), section="save", section_s=60.0, step=30)
+    blame = culprit([rank(0, TRAIN, step=628, hung=False), stalled])
+    assert (
+        "has been in section save for 60.0 s, at save.py:1 in save, last at step 30, the others get on"
+        in (blame.sentence)
+    )

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from nvrx_async.job.job_events import EventKind, JobEvent
+from nvrx_async.job.why import Stack, Why
 from nvrx_launcher.ctl import text_rounds
 from nvrx_launcher.ctl.checks.finding import Finding, Grade
 from nvrx_launcher.ctl.doctor import report
@@ -159,3 +160,17 @@ def test_no_line_is_wider_than_the_terminal(remembered: Path, verb: str) -> None
         assert [line for line in lines if signs(line) > width and not re.fullmatch(r" {2}/\S+", line)] == []
         if verb == "rounds":
             assert "\x1b[1;31mfailed" in out
+
+
+def test_who_got_on_during_a_hang_is_not_said_to_have_waited() -> None:
+    def stack(rank: int, silent_s: float, *, hung: bool = False) -> Stack:
+        return Stack(rank, "n0", "host-a", hung, 30, "", silent_s, "", ())
+
+    stacks = (stack(0, 0.1), stack(1, 60.0, hung=True), stack(2, 58.0), stack(3, 0.0))
+    told = text_rounds.why(Why("llama", 0, 0, "a rank hangs", None, stacks=stacks), screen_for("table"))
+    marks = {
+        line.split()[1]: line.partition(": ")[2].partition(",")[0]
+        for line in told
+        if line.startswith("  rank ")
+    }
+    assert marks == {"0": "got on", "1": "hung", "2": "waited", "3": "waited"}

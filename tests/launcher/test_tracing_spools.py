@@ -21,6 +21,7 @@ class Heard:
     def __init__(self) -> None:
         self.spans: list[FinishedSpan] = []
         self.failures: list[Exception] = []
+        self.lost: list[int] = []
 
     def emit(self, span: FinishedSpan) -> None:
         if span.name == "broken":
@@ -44,7 +45,7 @@ def later(heard: Heard) -> Later:
 
 @pytest.fixture
 def spools(heard: Heard, later: Later) -> Iterator[RankSpools]:
-    made = RankSpools(heard.emit, lambda: 99, later)
+    made = RankSpools(heard.emit, heard.lost.append, lambda: 99, later)
     yield made
     made.retire()
     later._make()
@@ -114,3 +115,15 @@ def test_what_breaks_is_told_and_costs_no_descriptor(heard: Heard, later: Later,
     assert [str(failure) for failure in heard.failures] == ["broken"]
     assert heard.names == ["whole"]
     assert not any(os.path.lexists(path) for path in paths)
+
+
+def test_what_found_no_room_is_counted_once(heard: Heard, later: Later, spools: RankSpools) -> None:
+    path = spools.open(0, {})
+    told(path, "a")
+    with Path(path).open("ab") as file:
+        file.write(spool_line.lost(3))
+    for _ in range(2):
+        spools.look()
+    later._make()
+    assert heard.lost == [3]
+    assert heard.names == ["a"]

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,20 @@ def test_names_of_checkpoints_and_attribution_work_in_user_code(job: Stage, coll
     assert [span.parent for span in below] == [span.span for span in saves]
     assert all(span.attributes == {semconv.FAULT_KIND: "hang"} for span in below)
     assert {span.resource[semconv.DL_RANK] for span in (*saves, *below)} == {0}
+
+
+@pytest.mark.parametrize("groups", ["none", "nv.nvrx.ckpt"])
+def test_spans_of_a_rank_have_their_root_where_its_group_is_off(
+    job: Stage, collector: Receiver, groups: str
+) -> None:
+    """Spans of checkpoints are below `run_start`, which is below `cycle_start` and `round_start`."""
+    finished(job, collector, NVRX_SPAN_GROUPS=groups)
+    ids = {span.span for span in collector.spans}
+    assert [span.name for span in collector.spans if span.parent and span.parent not in ids] == []
+    names = [span.name for span in collector.spans]
+    above = [semconv.ROUND_START, semconv.CYCLE_START, semconv.RUN_START]
+    told = {semconv.CKPT_SCHEDULE: 4} if groups != "none" else {}
+    assert Counter(names) == {**(dict.fromkeys(above, 1) if told else {}), **told}
 
 
 def test_phases_of_checkpoints_are_on_when_asked_for(job: Stage, collector: Receiver) -> None:

@@ -233,6 +233,7 @@ def test_a_span_larger_than_a_spool_leaves_those_after_it(reader: spool.SpoolRea
     )
     assert told.returncode == 0, told.stderr
     assert [span.name for span in reader.drain()] == ["after"]
+    assert reader.lost == 1
 
 
 def test_a_span_that_cannot_be_spelled_changes_nothing(reader: spool.SpoolReader) -> None:
@@ -271,7 +272,7 @@ def test_a_span_that_cannot_be_spelled_changes_nothing(reader: spool.SpoolReader
     ],
 )
 def test_what_a_rank_writes_cannot_hurt(line: bytes) -> None:
-    assert spool.read(line + b"\n", {}) == []
+    assert spool.read(line + b"\n", {}) == ([], 0)
 
 
 def test_what_otlp_cannot_carry_becomes_text() -> None:
@@ -283,7 +284,7 @@ def test_what_otlp_cannot_carry_becomes_text() -> None:
         + b'","parent":"","start_ns":5,'
         b'"end_ns":2,"attributes":{"big":123456789012345678901234567890,"list":[1]},"error":null}'
     )
-    ((span, still_open),) = spool.read(line, {})
+    (((span, still_open),), _) = spool.read(line, {})
     assert not still_open
     assert (span.name, span.end_ns) == ("?", 5)
     assert span.attributes == {"big": "123456789012345678901234567890", "list": "[1]"}

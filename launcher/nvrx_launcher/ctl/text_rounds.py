@@ -26,6 +26,7 @@ _FRAMES = 12
 _CONSEQUENCES = 12
 _READABLE = 30
 _LEAST_SENTENCE = 30
+_PART = 0.25
 _LEAST_MEANING = 25
 _SHORT = {
     "told": "every node knows",
@@ -284,10 +285,18 @@ def _stacks(found: Sequence[Stack], culprit: int | None, screen: Screen) -> list
         return []
     ordered = sorted(found, key=lambda one: (one.rank != culprit, not one.hung, one.rank))
     lines = ["", "what the ranks did"]
+    hung_s = min((one.silent_s for one in found if one.hung and one.silent_s), default=0.0)
     for one in ordered[:_STACKS]:
         blamed = "to blame" if one.rank == culprit else "hung" if one.hung else ""
+        got_on = 0 < one.silent_s < hung_s * _PART  # it reported long after those that hung had fallen silent
         mark = (
-            Cell(f" {blamed}", screen.palette.error) if blamed else " had exited" if one.ended else " waited"
+            Cell(f" {blamed}", screen.palette.error)
+            if blamed
+            else " had exited"
+            if one.ended
+            else " got on"
+            if got_on
+            else " waited"
         )
         step = f", step {one.step}" if one.step is not None else ""
         section = f", in section {clean(one.section)}" if one.section else ""
