@@ -109,7 +109,7 @@ def etcd_on_the_first(count: int, total: int) -> Iterator[Hosts]:
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
             for folder in Path("/dev/shm").glob(f"nvrx-member-*-{port}-*"):
-                shutil.rmtree(folder)
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

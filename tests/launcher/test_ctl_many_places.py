@@ -14,8 +14,9 @@ from nvrx_async.job.records import Node, Process
 from nvrx_async.job.status import JobState, JobStatus
 from nvrx_launcher import known_agents
 from nvrx_launcher.ctl import look
+from nvrx_launcher.ctl.errors import SeveralJobsError
 from nvrx_launcher.ctl.past import or_past
-from nvrx_launcher.ctl.place import EtcdOptions, Place
+from nvrx_launcher.ctl.place import EtcdOptions, Place, place_of
 from nvrx_launcher.ctl.screen import Screen, screen_for
 
 HERE, GONE = Place(("here:1",), ("a",)), Place(("gone:2",), ("b", "c"))
@@ -75,3 +76,27 @@ async def test_the_silent_etcd_of_another_job_is_no_failure_where_the_history_an
     options = EtcdOptions(tuple(filter(None, [named])))
     answer = await or_past(look.status, options, "mine", screen_for("table"), log_dir=str(tmp_path))
     assert (answer, "remembers" in capsys.readouterr().err) == (code, True)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        (("a:1",), ("b:1",), False),
+        (("a:1",), ("a:2",), False),
+        (("a:1", "b:1"), ("b:1", "c:1"), True),
+        (("localhost:1",), ("http://127.0.0.1:1",), True),
+    ],
+)
+async def test_of_two_jobs_of_one_name_none_is_taken_by_chance(
+    monkeypatch, first: tuple[str, ...], second: tuple[str, ...], *, same: bool
+):
+    """`nvrx stop` of the wrong one would stop a training."""
+    agents = tuple(known_agents.KnownAgent("mine", etcd, 1, "") for etcd in (first, second))
+    monkeypatch.setattr(known_agents, "known_agents", lambda: agents)
+    if same:
+        assert (await place_of(EtcdOptions(()), "mine")).endpoints in (first, second)
+        return
+    with pytest.raises(SeveralJobsError) as refused:
+        await place_of(EtcdOptions(()), "mine")
+    assert f"{first[0]} and {second[0]}" in refused.value.message
+    assert (await place_of(EtcdOptions(second), "mine")).endpoints == second

@@ -9,7 +9,7 @@ import pytest
 from support.nvrx_cli import nvrx
 
 from nvrx_async.job.codec import encode
-from nvrx_async.job.records import Node, Process
+from nvrx_async.job.records import End, FaultKind, Level, Node, Phase, Process, Root, Round
 from nvrx_launcher.ctl import past
 
 NOWHERE = "127.0.0.1:1"
@@ -48,6 +48,26 @@ def test_a_history_that_tells_nothing_is_no_job(tmp_path: Path, verb: str, conte
         True,
         True,
     )
+
+
+def test_an_outage_is_told_though_a_restart_was_before_it(tmp_path: Path) -> None:
+    end = End(
+        0, Root(FaultKind.EXCEPTION, "rank 0 raised"), Level.IN_JOB, "restart 1", "2026-01-01T00:01:00.000Z"
+    )
+    following = Round(1, Phase.RUNNING, "2026-01-01T00:01:01.000Z", "2026-01-01T00:01:02.000Z", "t1")
+    away = b'{"record":"outage","away":true,"at_utc":"2026-01-01T00:02:00.000Z","sentence":"etcd does not answer; x"}'
+    told = (
+        b'{"record":"end",' + encode(end)[1:],
+        b'{"record":"round","attempt":0,' + encode(following)[1:],
+        away,
+    )
+    history(tmp_path, "llama", REGISTERED + b"\n".join(told))
+    lines = nvrx("why", "llama", "--log-dir", str(tmp_path), etcd=NOWHERE).lines
+    assert [line.split(maxsplit=1) for line in lines[1:3]] == [
+        ["now", "etcd does not answer; x"],
+        ["cause", "rank 0 raised"],
+    ]
+    assert "does not answer" not in nvrx("why", "llama", "0", "--log-dir", str(tmp_path), etcd=NOWHERE).out
 
 
 def test_what_cannot_be_read_hides_no_other_job(tmp_path: Path) -> None:

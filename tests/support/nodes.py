@@ -85,7 +85,10 @@ class Nodes:
 
         def reached() -> bool:
             up = [agent for agent in agents if self.member_of(agent) is not None]
-            listed = self.members(self.endpoint_of(up[0])) if up else []
+            try:
+                listed = self.members(self.endpoint_of(up[0])) if up else []
+            except grpc.RpcError:  # a node that came when the others were a cluster has a learner at first
+                return False
             voting = [member for member in listed if member.name and not member.isLearner]
             return len(up) == len(voting) == len(agents)
 
@@ -132,7 +135,7 @@ class Nodes:
             port = endpoint.rpartition(":")[2]
             for base in (Path("/dev/shm"), Path(tempfile.gettempdir())):
                 for folder in base.glob(f"nvrx-member-*-{port}-*"):
-                    shutil.rmtree(folder)
+                    shutil.rmtree(folder, ignore_errors=True)  # the next agent on this host may be at it
 
 
 @contextmanager

@@ -179,18 +179,18 @@ def _events(found: Past, screen: Screen, since: datetime | None) -> None:
         screen.emit_all("EventList", events, lambda: text_rounds.events(events, screen))
 
 
-def _why(found: Past, screen: Screen, number: int | None) -> None:
+def _why(found: Past, screen: Screen, asked: int | None) -> None:
     from nvrx_async.job.why import explain  # noqa: PLC0415 - only where etcd is gone
     from nvrx_launcher.ctl import text_rounds  # noqa: PLC0415 - only where etcd is gone
 
     by_number = {record.number: record for record in found.rounds}
     last = max(by_number, default=0)
-    if number is None:
-        ended = [one.number for one in found.rounds if one.root is not None]
-        number = max(ended, default=last)
+    ended = [one.number for one in found.rounds if one.root is not None]
+    number = max(ended, default=last) if asked is None else asked
     if number not in by_number:
         raise NoSuchRoundError(found.run_id, number, last)
     stands = found.outage or "what became of it is not known: its history ends here without an outcome"
     unknown = found.outcome is None and number == last
     story = explain(by_number[number], by_number.get(number + 1), stands=stands if unknown else "")
-    screen.emit("Why", story, lambda: text_rounds.why(story, screen))
+    later = found.outage if asked is None and number != last else ""
+    screen.emit("Why", story, lambda: text_rounds.why(story, screen, stands=later))

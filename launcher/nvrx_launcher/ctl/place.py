@@ -19,7 +19,7 @@ from nvrx_async.job.names import nearest
 from nvrx_async.job.reached import Ask
 from nvrx_async.probe.client import ask
 from nvrx_async.probe.errors import ProbeError, UntrustedError
-from nvrx_launcher.ctl.errors import NoEtcdError
+from nvrx_launcher.ctl.errors import NoEtcdError, SeveralJobsError
 from nvrx_launcher.etcd_password import credentials_of
 
 ENDPOINTS_VARIABLE = "NVRX_ETCD_ENDPOINTS"
@@ -80,15 +80,27 @@ async def place_of(options: EtcdOptions, run_id: str) -> Place:
     Raises:
         NoEtcdError: there is none to look into.
         NoSuchJobError: jobs run on this machine, and this is none of them.
+        SeveralJobsError: more than one of this name do, in several etcds.
     """
     found = await places(options)
     if len(found) == 1:
         return found[0]
     known = [name for place in found for name in place.run_ids]
-    for place in found:
-        if run_id in place.run_ids:
-            return place
-    raise NoSuchJobError(run_id, nearest(run_id, known), len(known))
+    own = [place for place in found if run_id in place.run_ids]
+    if not own:
+        raise NoSuchJobError(run_id, nearest(run_id, known), len(known))
+    others = [place for place in own[1:] if not _addresses(place) & _addresses(own[0])]
+    if others:
+        raise SeveralJobsError(run_id, [",".join(place.endpoints) for place in (own[0], *others)])
+    return own[0]
+
+
+def _addresses(place: Place) -> set[str]:
+    """Agents may spell one etcd in different ways."""
+    plain = (address.rpartition("//")[2] for address in place.endpoints)
+    return {
+        f"127.0.0.1{one.removeprefix('localhost')}" if one.startswith("localhost:") else one for one in plain
+    }
 
 
 async def is_of_job(options: EtcdOptions, run_id: str) -> bool:

@@ -111,13 +111,14 @@ def event_line(event: JobEvent, screen: Screen) -> str:
     )
 
 
-def why(one: Why, screen: Screen) -> list[str]:
-    """`nvrx why JOB`: cause, evidence, consequences, decision, time."""
+def why(one: Why, screen: Screen, *, stands: str = "") -> list[str]:
+    """`nvrx why JOB`: cause, evidence, consequences, decision, time. `stands`: how a later round stands."""
     palette = screen.palette
     title = "cause" if one.root else "outcome" if one.outcome else "now"
     headline = _block(screen, title, [clean(one.headline)], palette.error if one.root else None)
     lines = packed([f"job {one.run_id}, attempt {one.attempt}, round {one.round}"], screen.width)
-    silent = _block(screen, "silent" if title == "now" else "now", _silent(one, screen), palette.warning)
+    now = [*([clean(stands)] if stands else []), *_silent(one, screen)]
+    silent = _block(screen, "silent" if title == "now" else "now", now, palette.warning)
     lines += [*headline, *silent] if title == "now" else [*silent, *headline]
     if one.root is not None:
         blame = (
