@@ -139,8 +139,9 @@ def _cut(word: str) -> tuple[str, str | None]:
 def _unknown(word: str, spelled: str, spellings: Mapping[str, Option | FtOption]) -> UsageError:
     from difflib import get_close_matches  # noqa: PLC0415 - only a typo pays for it
 
-    begins = [known for known in spellings if spelled.startswith("--") and known.startswith(spelled)]
-    close = begins[:1] or get_close_matches(spelled, list(spellings), n=1, cutoff=0.7)
+    meant = [known for known in spellings if known.startswith("--ft") == spelled.startswith("--ft")]
+    begins = [known for known in meant if spelled.startswith("--") and known.startswith(spelled)]
+    close = begins[:1] or get_close_matches(spelled, meant, n=1, cutoff=0.7)
     if close:
         return UsageError(f"unknown option {spelled}", f"did you mean {spellings[close[0]].shown}?")
     theirs = ", docs/from-nvrx.md those of ft_launcher" if spelled.startswith("--ft") else ""

@@ -127,10 +127,28 @@ def _entries(node: yaml.Node, path: str, what: str) -> Iterator[_Entry]:
             f"{_where(path, node)}: {what} are `name: value`, one a line, but here is {_KINDS[node.id]}",
             "such as max_restarts: 3",
         )
-    for key, value in node.value:
+    for key, value in _with_lent(node, frozenset()):
         if not isinstance(key, yaml.ScalarNode):
             _refuse(f"{_where(path, key)}: a name is expected, but here is {_KINDS[key.id]}")
         yield _Entry(key.value.strip(), value, _where(path, key))
+
+
+def _with_lent(node: yaml.MappingNode, inside: frozenset[int]) -> list[tuple[yaml.Node, yaml.Node]]:
+    """The pairs of a mapping, and those that `<<` lends it, which its own go before (yaml.org/type/merge.html)."""
+    merges = [(key, value) for key, value in node.value if key.tag == _MERGE]
+    pairs = [pair for pair in node.value if pair not in merges]
+    known = {key.value for key, _ in pairs if isinstance(key, yaml.ScalarNode)}
+    for key, value in merges:
+        for lender in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+            if not isinstance(lender, yaml.MappingNode):
+                pairs.append((key, lender))  # no merge after all: it is refused as the name that it is
+            elif id(lender) not in inside:
+                lent = [
+                    pair for pair in _with_lent(lender, inside | {id(node)}) if pair[0].value not in known
+                ]
+                known.update(name.value for name, _ in lent)
+                pairs += lent
+    return pairs
 
 
 def _where(path: str, node: yaml.Node) -> str:
@@ -270,6 +288,7 @@ def _passed_over(others: list[_Entry], where: str) -> Iterator[str]:
 
 
 _NAMED = 3
+_MERGE = "tag:yaml.org,2002:merge"
 
 
 def _refuse(message: str, hint: str = "") -> NoReturn:

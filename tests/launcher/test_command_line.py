@@ -142,6 +142,8 @@ def test_the_first_variable_that_is_set_wins():
         ("--nproc 2 x.py", "unknown option --nproc", "did you mean --nproc-per-node?"),
         ("--nnode 2 x.py", "unknown option --nnode", "did you mean --nnodes?"),
         ("--max-retarts 2 x.py", "unknown option --max-retarts", "did you mean --max-restarts?"),
+        ("--log-level 2 x.py", "unknown option --log-level", "come after its name"),
+        ("--ft-log-levl 2 x.py", "unknown option --ft-log-levl", "did you mean --ft-log-level?"),
         ("--learning-rate 2 x.py", "unknown option --learning-rate", "come after its name"),
         ("-x x.py", "unknown option -x", "come after its name"),
         ("--standalone=1 x.py", "--standalone takes no value", "alone"),

@@ -247,6 +247,26 @@ def test_what_ft_launcher_calls_by_the_same_names_is_outranked_by_our_own(job):
     assert job(NVIDIA, "--hang-timeout", "5").value("hang_timeout") == 5
 
 
+MERGED = """\
+base: &base
+  rank_heartbeat_timeout: 300
+  rank_section_timeouts: {setup: 600}
+fault_tolerance:
+  <<: [*base, {rank_heartbeat_timeout: 1, rank_out_of_section_timeout: 300}]
+  rank_section_timeouts: {setup: 700}
+"""
+
+
+def test_what_a_merge_key_lends_stands_behind_what_is_there(job):
+    line = job(MERGED)
+    assert line.value("hang_timeout") == 300, "the first of several lenders goes before"
+    assert line.value("section_limits") == {"setup": 700}
+    assert job("<<: {max_restarts: 7}\nnproc_per_node: 2").value("max_restarts") == 7
+    assert job("&all\n<<: *all\nmax_restarts: 6").value("max_restarts") == 6
+    with pytest.raises(UsageError, match="unknown option <<"):
+        job("<<: 3")
+
+
 def test_a_file_of_somebody_else_is_read_for_its_section_alone(job):
     line = job("trainer: {devices: 8}\nresiliency:\n  " + NVIDIA.replace("\n", "\n  "))
     assert line.value("hang_timeout") == 300
