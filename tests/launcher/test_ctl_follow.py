@@ -98,3 +98,12 @@ async def test_the_folder_tells_of_the_end_where_there_is_no_etcd_any_more(tmp_p
             assert not found
             append(root / "history.jsonl", "," + encode(outcome).decode()[12:] + "\n")
     assert (found[0].state.value, found[0].outcome.reason) == ("failed", "spent")
+
+
+def test_a_traceback_stands_below_what_its_rank_did_until_then(tmp_path):
+    for rank in (10, 2):
+        out = log_of(tmp_path, 0, rank)
+        append(out, "step 3\n")
+        append(out.with_name("stderr.log"), "ValueError\n")
+    found = [(log.rank, log.stream) for log in _find([tmp_path], None, None, None)]
+    assert found == [(2, "stdout"), (2, "stderr"), (10, "stdout"), (10, "stderr")]

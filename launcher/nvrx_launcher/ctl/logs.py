@@ -112,7 +112,8 @@ def _find(roots: Sequence[Path], attempt: int | None, number: int | None, rank: 
         for folder in _round_folders(root, attempt, number):
             for log in _of_round(folder, rank):
                 found.setdefault((log.rank, log.stream), log)
-    return [found[key] for key in sorted(found)]
+    # What was said last is read first: a traceback stands below what its rank did until then.
+    return sorted(found.values(), key=lambda log: (log.rank, STREAMS.index(log.stream)))
 
 
 def _round_folders(root: Path, attempt: int | None, number: int | None) -> list[Path]:
