@@ -38,6 +38,9 @@ STOPPED = 143
 REQUEUE = 75
 FOR_GOOD_S = 100 * 365 * 86_400.0
 """Who is shut out for longer is so for good: no calendar holds every end, and one command must not end all agents."""
+_MOST_SIGNS = 1000
+_MOST_BYTES = 20_000
+"""What a person says is kept so far: a longer command would be answered never, and hold up all that comes after it."""
 SHOWN = 8
 """So many answered commands are carried in the round."""
 
@@ -98,8 +101,19 @@ class Answer:
 
 def answer(command: Command, case: Case, utc: str) -> Answer:
     """Decide a command that nobody has answered; `utc` is written beside the answer."""
-    decided = _DECIDERS[command.verb](command, case, utc)
+    decided = _DECIDERS[command.verb](_bounded(command), case, utc)
     return replace(decided, command=replace(decided.command, answered_utc=utc))
+
+
+def _bounded(command: Command) -> Command:
+    """The command as it is answered: etcd takes no transaction of more than 1.5 MB, and the round tells of several."""
+    node_id = None if command.node_id is None else _cut(command.node_id)
+    short = replace(command, reason=_cut(command.reason), by=_cut(command.by), node_id=node_id)
+    return short if len(encode(short)) <= _MOST_BYTES else replace(short, extra={})
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_SIGNS else f"{text[:_MOST_SIGNS]}..."
 
 
 def first_asked(mirror: Mirror, controls: Scope) -> tuple[KeyValue, Command] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +25,7 @@ from rounds_kit import (
     spec,
 )
 
-from nvrx_async.job.codec import decode
+from nvrx_async.job.codec import decode, encode
 from nvrx_async.job.keys import AttemptKeys
 from nvrx_async.job.records import (
     PROGRESS,
@@ -169,11 +170,25 @@ def test_an_exclusion_may_have_an_end():
     assert "until 2026-01-01T00:01:30.000Z" in made.command.answer
 
 
-@pytest.mark.parametrize("for_s", [8.64e17, 10**400, 1e308, float("inf"), float("nan"), -1, True, "1"])
+@pytest.mark.parametrize("for_s", [8.64e17, 2**63, 1e308, float("inf"), float("nan"), -1, True, "1"])
 @pytest.mark.parametrize("verb", [Verb.EXCLUDE, Verb.DRAIN])
 def test_an_end_that_no_calendar_holds_is_none_and_ends_no_agent(verb, for_s):
     made = answered(verb, case("c"), "c", extra={"for_s": for_s})
     assert (made.command.phase, made.exclude.until_utc) == (CommandPhase.DONE, "")
+
+
+@pytest.mark.parametrize("sign", ["x", '"', "\x00", "\U0001f600"])
+def test_a_long_command_is_answered_and_holds_up_nothing(sign):
+    """It would outgrow what etcd takes, and be tried again for ever."""
+    extra, long = {}, sign * 130_000
+    for number in range(SHOWN):
+        asked = command(Verb.EXCLUDE, long, reason=long, by=long, extra={"for_s": 5, "more": long})
+        made = answer(asked, case("c"), UTC)
+        assert made.command.phase is CommandPhase.DONE
+        assert made.command.reason.startswith(sign * 1000)
+        extra = with_told(extra, str(number), made.command)
+    assert len(commands_in(extra)) == SHOWN
+    assert len(encode(made.command)) + len(orjson.dumps(extra)) + len(encode(made.exclude)) < 1_000_000
 
 
 def test_exclude_leaves_the_running_round_alone():
