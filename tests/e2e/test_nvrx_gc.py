@@ -49,7 +49,11 @@ def test_what_etcd_of_a_killed_agent_left_is_listed_and_removed_without_an_etcd(
     looked = nvrx("doctor", etcd=etcd.endpoint, TMPDIR=str(tmp_path))
     assert "of agents that were killed" in looked.plain
     assert "nvrx gc --yes" in looked.plain
-    assert nvrx("gc", "--yes", etcd=None, TMPDIR=str(tmp_path)).code == 0
+    away = nvrx("gc", "--yes", etcd="127.0.0.1:1", TMPDIR=str(tmp_path))
+    assert f"{folder}  etcd data of job-7, 0 MB: removed" in away.out, "it needs no etcd"
+    assert (away.code, "no etcd endpoint answered" in away.err) == (3, True), (
+        "but one that is named is told of"
+    )
     assert not folder.exists()
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import anyio.to_thread
 
-from nvrx_async.etcd import leftovers
+from nvrx_async.etcd import UnavailableError, leftovers
 from nvrx_async.etcd.types import Delete, Empty, ModifiedAt, Txn
 from nvrx_async.job.keys import AttemptKeys, current, job_scope
 from nvrx_async.job.status import JobState, JobStatus
@@ -34,18 +34,36 @@ async def gc(options: EtcdOptions, screen: Screen, *, before: datetime, sure: bo
     left on this host: that needs no etcd.
     """
     lines = await anyio.to_thread.run_sync(_left_here, sure)
+    silent: UnavailableError | None = None
     for place in await _places(options, needed=not lines):
-        async with connected(options, place.endpoints) as client:
-            for job in await look.summaries(client):
-                if not _is_old(job, before, abandoned=abandoned):
-                    continue
-                gone = sure and await _remove(client, job)
-                what = "removed" if gone else "kept, it was started again" if sure else _WOULD_GO
-                lines.append(f"{job.run_id}  {job.state.value} {screen.ago(job.since_utc)} ago: {what}")
+        try:
+            async with connected(options, place.endpoints) as client:
+                lines += await _collected(client, screen, before, sure=sure, abandoned=abandoned)
+        except UnavailableError as error:
+            silent = error
+            if not options.named:
+                look.warn_of_silence(screen, place, error)
     if not sure and any(_WOULD_GO in line for line in lines):
         lines.append(screen.palette.path("hint:") + " --yes removes them; their logs stay on disk")
-    screen.lines(lines or ["nothing to remove"])
+    if lines or silent is None:
+        screen.lines(lines or ["nothing to remove"])
+    if silent is not None and (options.named or not lines):
+        raise silent
     return 0
+
+
+async def _collected(
+    client: EtcdClient, screen: Screen, before: datetime, *, sure: bool, abandoned: bool
+) -> list[str]:
+    """A line for each old job of an etcd; with `sure` its keys are deleted."""
+    lines = []
+    for job in await look.summaries(client):
+        if not _is_old(job, before, abandoned=abandoned):
+            continue
+        gone = sure and await _remove(client, job)
+        what = "removed" if gone else "kept, it was started again" if sure else _WOULD_GO
+        lines.append(f"{job.run_id}  {job.state.value} {screen.ago(job.since_utc)} ago: {what}")
+    return lines
 
 
 async def _places(options: EtcdOptions, *, needed: bool) -> tuple[Place, ...]:

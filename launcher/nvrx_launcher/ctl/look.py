@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 import anyio
 
@@ -26,16 +27,17 @@ _AT_ONCE = 16
 
 async def ps(options: EtcdOptions, screen: Screen) -> int:
     """All jobs of all etcds that are known."""
-
-    def warn(place: Place, error: UnavailableError) -> None:
-        jobs = ", ".join(place.run_ids)
-        sys.stderr.write(
-            f"{screen.palette.warning('warning:')} {error.cause} for {jobs} ({','.join(place.endpoints)})\n"
-        )
-
-    found = await all_jobs(options, warn)
+    found = await all_jobs(options, partial(warn_of_silence, screen))
     screen.emit_all("JobList", found, lambda: text_jobs.jobs(found, screen))
     return 0
+
+
+def warn_of_silence(screen: Screen, place: Place, error: UnavailableError) -> None:
+    """One etcd of several, which nobody named, does not answer."""
+    jobs = ", ".join(place.run_ids)
+    sys.stderr.write(
+        f"{screen.palette.warning('warning:')} {error.cause} for {jobs} ({','.join(place.endpoints)})\n"
+    )
 
 
 async def all_jobs(
