@@ -13,6 +13,7 @@ from nvrx_async.hang.errors import PolicyError
 from nvrx_async.hang.policy import Action, HangPolicy, hang_policy
 from nvrx_async.job.records import Grow, JobSpec, Policy
 from nvrx_launcher import grace, meeting, signals
+from nvrx_launcher.blank import blanked_command
 from nvrx_launcher.config import (
     KILL_TIME_S,
     LaunchConfig,
@@ -56,7 +57,7 @@ def configure(
     return LaunchConfig(
         run_id=run_id,
         job=JobSpec(
-            command=_readable(("-m", *line.program) if line.value("module") else line.program),
+            command=_told(("-m", *line.program) if line.value("module") else line.program),
             min_nodes=form.nodes.minimum,
             max_nodes=form.nodes.maximum,
             max_restarts=line.value("max_restarts"),
@@ -93,9 +94,12 @@ def _policy(line: CommandLine) -> Policy:
     )
 
 
-def _readable(words: tuple[str, ...]) -> tuple[str, ...]:
-    """As etcd gives them back, which agents compare: bytes that are no UTF-8 are spelled out."""
-    return tuple(word.encode("utf-8", "backslashreplace").decode() for word in words)
+def _told(words: tuple[str, ...]) -> tuple[str, ...]:
+    """What etcd, logs and people are told of the command, as etcd gives it back, since agents compare it.
+
+    Bytes that are no UTF-8 are spelled out, and what looks like a secret is left out.
+    """
+    return blanked_command([word.encode("utf-8", "backslashreplace").decode() for word in words])
 
 
 def _node(line: CommandLine, environment: Mapping[str, str], slots: int) -> NodeConfig:

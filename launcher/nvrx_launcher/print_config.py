@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from nvrx_launcher.ctl.blank import BLANK, NAMES_SECRET, blanked
+from nvrx_launcher.blank import BLANK, NAMES_SECRET, blanked
 from nvrx_launcher.ctl.table import Cell, Column, table
 from nvrx_launcher.ft_line import whole_start_s
 from nvrx_launcher.help_text import default_text
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from nvrx_launcher.palette import Palette
 
 SCHEMA: Final = 1
-LEFT_OUT: Final = "(left out)"
 _SHOWN: Final = tuple(one for one in OPTIONS if one.group != HELP and one.name != "print_config")
 _SOURCES: Final = {
     Source.DEFAULT: "default",
@@ -69,7 +68,7 @@ def _told(option: Option, given: Given) -> str:
 
 
 def _without_secrets(text: str) -> str:
-    return blanked(text).replace(BLANK, LEFT_OUT)
+    return blanked(text)
 
 
 def _document(line: CommandLine) -> dict[str, Any]:
@@ -107,7 +106,7 @@ def _data(value: Any) -> Any:
 
 def _data_of(name: str, value: Any) -> Any:
     """What stands under the name of a secret is one, whatever it looks like."""
-    return LEFT_OUT if NAMES_SECRET.search(name) else _data(value)
+    return BLANK if NAMES_SECRET.search(name) else _data(value)
 
 
 def _file(line: CommandLine) -> Iterator[str]:

@@ -11,6 +11,7 @@ import pytest
 from nvrx_async.hang.policy import Action, HangPolicy
 from nvrx_async.job.codec import decode, encode
 from nvrx_async.job.records import JobSpec
+from nvrx_launcher.blank import BLANK
 from nvrx_launcher.command_line import parse
 from nvrx_launcher.config import EmbeddedEtcd, ProgramKind, TlsConfig
 from nvrx_launcher.configure import configure
@@ -261,6 +262,13 @@ def test_the_ranks_command(arguments, environment, kind, argv, command):
     found = config(arguments, "p x", **environment)
     assert (found.workers.kind, found.workers.program) == (kind, "p")
     assert (found.workers.argv, found.job.command) == (argv, command)
+
+
+def test_etcd_is_told_no_secret_of_the_command():
+    words = ("train.py", "--api-key", "k3y", "--password=hunter2", "--lr", "1")
+    found = config("", " ".join(words))
+    assert found.job.command == ("train.py", "--api-key", BLANK, f"--password={BLANK}", "--lr", "1")
+    assert found.workers.argv[-6:] == words, "the ranks have it"
 
 
 @pytest.mark.parametrize(

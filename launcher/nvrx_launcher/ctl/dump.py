@@ -19,7 +19,7 @@ from nvrx_async.etcd.survey import pages
 from nvrx_async.etcd.types import KeyValue
 from nvrx_async.job.client import JobClient
 from nvrx_async.job.keys import job_scope
-from nvrx_launcher.ctl.blank import blanked, blanked_data, blanked_lines
+from nvrx_launcher.blank import blanked, blanked_data, blanked_lines
 from nvrx_launcher.ctl.errors import NothingFoundError
 from nvrx_launcher.ctl.place import EtcdOptions, connected, place_of
 from nvrx_launcher.ctl.screen import Screen, as_data

@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from nvrx_launcher.ctl.blank import BLANK, blanked, blanked_data, blanked_lines
+from nvrx_launcher.blank import BLANK, blanked, blanked_data, blanked_lines
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
-BLANK = "(left out by nvrx dump)"
+BLANK = "(left out)"
 _WORDS = (
     r"(?:token(?!iz)|passw(?:or)?d|\bpwd|secret|credential|cookie|authorization|headers"
     r"|api[-_]?key|[-_]key|[-_]key[-_]id)"
@@ -53,6 +53,11 @@ def blanked_data(value: Any, name: str = "") -> Any:
     if isinstance(value, str):
         return BLANK if NAMES_SECRET.search(name) and name != "token" else blanked(value)
     return value
+
+
+def blanked_command(words: Sequence[str]) -> tuple[str, ...]:
+    """The same for a command line, of which a word may be the secret of the one before it."""
+    return tuple(_list(list(words)))
 
 
 def _left_out(found: re.Match[str]) -> str:
