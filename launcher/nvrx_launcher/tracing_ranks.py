@@ -77,4 +77,6 @@ def _as_variable(environment: Mapping[str, str], resource: Mapping[str, Value]) 
         if there and key.strip():
             pairs[key.strip()] = unquote(value.strip())
     ours = {key: str(value) for key, value in resource.items() if not key.startswith("service.")}
-    return ",".join(f"{key}={quote(value, safe='')}" for key, value in {**pairs, **ours}.items())
+    return ",".join(
+        f"{key}={quote(value, safe='', errors='replace')}" for key, value in {**pairs, **ours}.items()
+    )
