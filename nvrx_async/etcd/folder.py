@@ -14,6 +14,7 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
 PRIVATE_PREFIX = "nvrx-server-"
 _TMPFS_FREE_BYTES = 1 << 30
 """etcd preallocates 64 MiB of write-ahead log at a time and keeps five, beside its database and snapshots."""
+_TRIES = 100
 
 
 class PrivateFolder:
@@ -24,7 +25,7 @@ class PrivateFolder:
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=PRIVATE_PREFIX, dir=base_with_room()))
-        self._lock = locked(self.path)
+        self._lock = taken(self.path)
         Owner.this("").write(self.path)
 
     def remove(self) -> None:
@@ -57,6 +58,16 @@ def locked(folder: Path) -> int | None:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def taken(folder: Path) -> int | None:
+    """The same for who means to keep it: who only looks for leftovers, and holds it for microseconds, is outwaited."""
+    for _ in range(_TRIES):
+        lock = locked(folder)
+        if lock is not None:
+            return lock
+        os.sched_yield()
+    return None
 
 
 def is_still(path: Path, descriptor: int) -> bool:

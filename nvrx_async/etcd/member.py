@@ -119,6 +119,7 @@ class ClusterMember:
         self._failures = 0
         self._ended = False
         self._resigned = False
+        self._runs_on_its_data = False
 
     @property
     def listen_ip(self) -> str:
@@ -250,6 +251,7 @@ class ClusterMember:
             await self._stop()
             command = [str(self._settings.binary), *self._flags(), *initial]
             self._child = child = Child(command, output=log, env=environment())
+            self._runs_on_its_data = True
         finally:
             os.close(log)
         async with anyio.create_task_group() as running:
@@ -316,7 +318,12 @@ class ClusterMember:
     async def _admission(self) -> list[str]:
         """The flags that say which cluster it belongs to; with data they count for nothing."""
         if await self._has_data():
-            return _initial(self.plan.initial, "new")
+            if self._runs_on_its_data or await self._knows_its_data():
+                return _initial(self.plan.initial, "new")
+            self._warn(
+                "this node's etcd member has data of an earlier run of this job; it starts without them"
+            )
+            await anyio.to_thread.run_sync(self._folder.wipe)
         if not self._formed and self._failures == 0:
             return _initial(self.plan.initial, "new")  # nobody answered a moment ago
         try:
@@ -336,6 +343,19 @@ class ClusterMember:
             await add_learner(self._client, self.own.peer_url)
             listed = await list_members(self._client)
         return _initial(self._spelled(listed), "existing")
+
+    async def _knows_its_data(self) -> bool:
+        """Whether there is a cluster that has seen this member before: data that are here are of its own then.
+
+        Another run of the same job has the same names, token and addresses, so the same ids, and raft cannot tell the
+        data of the one from those of the other: replicas would differ for good. Where no cluster answers, it may be
+        about to begin anew, and what the old one knew is gone with its agents.
+        """
+        try:
+            mine = _listed_as(await list_members(self._client), self.own)
+        except UnavailableError:
+            return False
+        return mine is not None and mine.was_up
 
     def _spelled(self, listed: tuple[ListedMember, ...]) -> str:
         names = {member.peer_url: member.name for member in self.plan.members}

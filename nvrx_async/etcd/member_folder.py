@@ -7,12 +7,10 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from nvrx_async.etcd.folder import base_with_room, bases, is_still, locked
+from nvrx_async.etcd.folder import base_with_room, bases, is_still, taken
 from nvrx_async.etcd.owner import FILE, Owner
 
 MEMBER_PREFIX = "nvrx-member-"
-_TRIES = 100
-"""Who only looks for leftovers holds a lock for microseconds, and must not be taken for another agent."""
 
 
 class MemberFolder:
@@ -36,7 +34,7 @@ class MemberFolder:
         while True:
             path.mkdir(mode=0o700, exist_ok=True)
             try:
-                lock = _locked(path)
+                lock = taken(path)
             except FileNotFoundError:
                 continue  # its last holder removed it just now
             if lock is None:
@@ -78,12 +76,3 @@ class MemberFolder:
                 self.path.rmdir()
             os.close(self._lock)
             self._lock = -1
-
-
-def _locked(path: Path) -> int | None:
-    for _ in range(_TRIES):
-        lock = locked(path)
-        if lock is not None:
-            return lock
-        os.sched_yield()
-    return None

@@ -20,19 +20,26 @@ _NOT_LISTED = "etcdserver: member not found"
 
 @dataclass(frozen=True, slots=True)
 class ListedMember:
-    """One member. `name` is empty until it has started for the first time."""
+    """One member. `name` is empty until it has started for the first time, unless the cluster began with it.
+
+    `was_up`: it has told this cluster where clients find it, as each does at its first start.
+    """
 
     id: int
     name: str
     peer_urls: tuple[str, ...]
     is_learner: bool
+    was_up: bool
 
 
 async def list_members(client: EtcdClient) -> tuple[ListedMember, ...]:
     """All members, as the answering one knows them; raises as the client's calls do."""
     answer = await client.caller.repeat(lambda at: at.cluster.MemberList, messages.MemberListRequest())
     return tuple(
-        ListedMember(found.ID, found.name, tuple(found.peerURLs), found.isLearner) for found in answer.members
+        ListedMember(
+            found.ID, found.name, tuple(found.peerURLs), found.isLearner, was_up=bool(found.clientURLs)
+        )
+        for found in answer.members
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.certificates import Authority, Pair
 from support.etcd_server import etcd_cluster
+from support.etcd_view import EtcdView
 from support.nodes import Nodes, member_endpoints, nodes_of
 from support.stage import Agent, stage
 from support.training import BOUND_S, Training
@@ -177,6 +178,50 @@ def test_the_data_of_a_job_that_was_killed_go_with_the_next_start_on_the_host(no
     assert told.said(
         rf"removed what the etcd of job {nodes.stage.run_id}, whose agent was killed, had left in "
     )
+
+
+@pytest.mark.parametrize("comes", ["first", "last"])
+def test_data_of_an_earlier_run_of_the_job_count_for_nothing(
+    nodes: Nodes, tmp_path: Path, comes: str
+) -> None:
+    """Its node was lost there, the others ended the job: names, token and addresses are those of the next run."""
+    options = ("--nnodes", "2:3", *OPTIONS[2:])
+    agents = started(nodes, *NAMES, options=options)
+    nodes.stage.up(0, 3)
+    nodes.whole(*agents)
+    lost = next(agent for agent in agents if nodes.endpoint_of(agent) == nodes.endpoints[-1])
+    others = [agent for agent in agents if agent is not lost]
+    folder = nodes.data_of(lost)
+    nodes.lose(lost)
+    lost.ends()
+    kept = tmp_path / "kept"  # another start on this host may remove it meanwhile
+    shutil.copytree(folder / "data", kept)
+    nodes.stage.finish(nodes.stage.up(1, 2))
+    assert [agent.ends() for agent in others] == [0, 0], nodes.stage.told()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    shutil.copytree(kept, folder / "data")
+    # Agents of one host take the addresses in their order: the last one finds the data.
+    nodes.stage.news.clear()
+    again = []
+    for name in NAMES:
+        again += started(nodes, name, options=options)
+        if comes == "last" and name == NAMES[1]:
+            for agent in again:
+                agent.says("etcd of 3 members on this job's nodes")
+    nodes.whole(*again)
+    assert any(agent.said("has data of an earlier run of this job") for agent in again), nodes.stage.told()
+    stores = {one: EtcdView(one) for one in nodes.endpoints}
+
+    def alike() -> bool:
+        try:
+            held = [view.job(nodes.stage.run_id).keys() for view in stores.values()]
+        except OSError:  # it is started anew
+            return False
+        return held[0] == held[1] == held[2]
+
+    nodes.stage.until_seen(alike, "all members tell the same")
+    finished(nodes, 0, *again)
 
 
 def test_who_leaves_takes_its_member_out_so_that_the_last_one_still_decides(nodes: Nodes) -> None:
