@@ -147,25 +147,6 @@ def span(
     return NOTHING if recorder is None else OpenSpan(recorder, name, attributes)
 
 
-def record(
-    name: str, start_ns: int, end_ns: int, attributes: Mapping[str, Value] | None = None, *, group: str = ""
-) -> None:
-    """A span of the past, below what is open now. Moments are those of `now_ns`."""
-    recorder = _recorder()
-    if recorder is None or not is_on(name, _groups(), group):
-        return
-    above = _ABOVE.get()
-    if above is not None:
-        above.tell_open()
-    parent = recorder.parent if above is None else above.name
-    recorder.record(name, _new_name(parent), parent, (start_ns, end_ns), attributes or {}, None)
-
-
-def recorder() -> Recorder | None:
-    """The way to the agent, None where there is none."""
-    return _recorder()
-
-
 class Recorder:
     """Writes spans to the agent's spool. `parent` is what the agent has told to be above this rank's spans."""
 

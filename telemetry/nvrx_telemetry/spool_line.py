@@ -1,6 +1,6 @@
 """A rank's side of its spool: where it is, how much it takes, and a span as a line. Loads next to nothing.
 
-See `nvrx_telemetry.spool`. Every rank that starts loads this, in the middle of a restart.
+See `nvrx_telemetry.spool`. Ranks that tell of spans load this, in the middle of a restart.
 """
 
 from __future__ import annotations
