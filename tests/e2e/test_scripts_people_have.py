@@ -122,6 +122,7 @@ for step in range(3):
     optimizer.step()
 assert isinstance(model, torch.nn.parallel.DistributedDataParallel)
 print("done", step + 1, "in", accelerator.num_processes, "at", accelerator.process_index, flush=True)
+accelerator.end_training()
 """
 
 SHELL = """#!/bin/sh
